@@ -137,7 +137,7 @@ def _describe(
 
 def _compare_with_reading(model: LanguageModel, name: str, times: Sequence[tuple[float, float]]) -> Finding:
     """The rate at which weights are read, over that at which the same bytes are read where nothing is computed."""
-    weights = [parameter for key, parameter in model.named_parameters() if key not in _looked_up(model)]
+    weights = [parameter for key, parameter in model.named_parameters() if key not in _find_lookup_tables(model)]
     size = sum(weight.numel() * weight.element_size() for weight in weights)
     ours = size * NEW_TOKENS / mean_seconds(times)[0]
     with torch.inference_mode():
@@ -155,7 +155,7 @@ def _compare_with_reading(model: LanguageModel, name: str, times: Sequence[tuple
     )
 
 
-def _looked_up(model: LanguageModel) -> set[str]:
+def _find_lookup_tables(model: LanguageModel) -> set[str]:
     """Tables of which a step reads one row."""
     tables = (model.embedder.embedding.weight, getattr(getattr(model.embedder.position, "table", None), "weight", None))
     return {key for key, parameter in model.named_parameters() if any(parameter is table for table in tables)}

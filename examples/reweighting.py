@@ -68,7 +68,7 @@ def loss_of(model: LanguageModel, rows: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
 
 
-def trained(merge: str, text: Tensor, vocabulary: int) -> LanguageModel:
+def train_model(merge: str, text: Tensor, vocabulary: int) -> LanguageModel:
     torch.manual_seed(0)
     model = build("gpt-nano", vocabulary=vocabulary, max_positions=TOKENS, merge=merge, causal=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -124,7 +124,7 @@ def main() -> None:
     print(f"| re-weighting | {' | '.join(names)} |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for merge in ("concatenate", "reweight", "reweight-matrix", "batch-norm", "share-of-all"):
-        model = trained(merge, text, len(tokenizer))
+        model = train_model(merge, text, len(tokenizer))
         found = scores(model, held_out)
         generator = torch.Generator().manual_seed(3)
         usual = factors(model, [windows(text, TOKENS, ROWS, generator) for _ in range(4)])

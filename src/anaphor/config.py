@@ -135,14 +135,14 @@ def _own_field_docs(owner: Any) -> dict[str, str]:
     if not inspect.get_annotations(owner):
         return docs  # it declares no field
     try:
-        written = _written_docs(inspect.getsource(sys.modules[owner.__module__]))
+        written = _parse_field_docs(inspect.getsource(sys.modules[owner.__module__]))
     except (OSError, TypeError, SyntaxError, KeyError):  # made at run time, or in a notebook
         return docs
     return docs | written.get(owner.__qualname__, {})
 
 
 @cache
-def _written_docs(source: str) -> dict[str, dict[str, str]]:
+def _parse_field_docs(source: str) -> dict[str, dict[str, str]]:
     """The docstrings behind the fields of all classes of a module: it is parsed once, and not for each of them."""
     found: dict[str, dict[str, str]] = {}
     waiting: list[tuple[str, ast.AST]] = [("", ast.parse(source))]
@@ -266,7 +266,7 @@ def dump_yaml(values: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
 
 
-def in_sections(kind: type, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def group_by_section(kind: type, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Flat settings grouped by the sections of their spec, without sections that have none."""
     grouped = {
         section: {field.name: plain_value(values[field.name]) for field in fields if field.name in values}
@@ -412,11 +412,11 @@ def _reason(error: Exception) -> str:
     """Where a file is wrong and why, without the parser's own name for the text and its drawing of the line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is not None and problem is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}: {_in_one_line(problem)}"
-    return _in_one_line(str(error)).replace(' in "<unicode string>", position', " at position")[:200]
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_join_lines(problem)}"
+    return _join_lines(str(error)).replace(' in "<unicode string>", position', " at position")[:200]
 
 
-def _in_one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 

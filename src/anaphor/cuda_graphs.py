@@ -95,7 +95,10 @@ class CUDAGraphs:
         return outputs, carry
 
     def _capture(self, run: Run, group: Sequence[Any], carry: Any) -> Graph:
-        ours = [dataclasses.replace(batch, **{name: t.clone() for name, t in _named(batch).items()}) for batch in group]
+        ours = [
+            dataclasses.replace(batch, **{name: t.clone() for name, t in _tensor_fields(batch).items()})
+            for batch in group
+        ]
         before = map_state(torch.clone, carry)
 
         def run_in_place() -> tuple[Any, Any]:
@@ -123,20 +126,20 @@ def _key(group: Sequence[Any], carry: Any) -> Key:
     batches = [
         (
             *getattr(batch, "graph_key", ()),
-            *((name, tensor.shape, tensor.dtype) for name, tensor in _named(batch).items()),
+            *((name, tensor.shape, tensor.dtype) for name, tensor in _tensor_fields(batch).items()),
         )
         for batch in group
     ]
     return (*batches, *((tensor.shape, tensor.dtype) for tensor in tensors_of(carry)))
 
 
-def _named(batch: Any) -> dict[str, Tensor]:
+def _tensor_fields(batch: Any) -> dict[str, Tensor]:
     values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def _tensors(batch: Any) -> list[Tensor]:
-    return list(_named(batch).values())
+    return list(_tensor_fields(batch).values())
 
 
 def _copy(to: list[Tensor], values: list[Tensor]) -> None:

@@ -56,7 +56,7 @@ def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(parts_of
     whole, _ = page.build_page({"run": look})
 
     def lengths(steps):
-        return [page._length(page._packed_layer(look, tap, steps)) for tap in look.maps]
+        return [page._length(page._pack_layer(look, tap, steps)) for tap in look.maps]
 
     monkeypatch.setattr(page, "MAX_CHARACTERS", sum(lengths(63)) + 10)
     text, notes = page.build_page({"run": look})

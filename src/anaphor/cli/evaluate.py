@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
         for split in experiment.changed_splits():
             warn(f"{split} has changed since {options.run} was trained")
     rows = []
-    for row, lines in _shown_progress(_results(options, experiment)):
+    for row, lines in _show_progress(_results(options, experiment)):
         if row is not None:
             rows.append(row)
         for line in [] if options.json else lines:
@@ -67,7 +67,7 @@ def _results(options: Any, experiment: Experiment) -> Iterator[Row]:
     return make_evaluations(options, experiment, options.run).rows(split)
 
 
-def _shown_progress(rows: Iterator[Row]) -> Iterator[Row]:
+def _show_progress(rows: Iterator[Row]) -> Iterator[Row]:
     """Each row with a progress bar while it is computed and none while it is printed: a bar takes over stdout."""
     while True:
         with Bar("evaluating") as bar, progress_listener(SecondBar(bar, alone=True)):

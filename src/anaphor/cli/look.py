@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     own.validate(options.run)
     load = partial(load_experiment, options, task=task.name)
     experiment = load_experiment(options)
-    with _shown_progress(options.json):
+    with _show_progress(options.json):
         plain, lines = own.look(experiment, options.run, options.out, load, warn)
     text = json.dumps(finite(plain), allow_nan=False) if options.json else "\n".join(lines)
     print(for_terminal(text, sys.stdout))
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _shown_progress(is_json: bool) -> Iterator[None]:
+def _show_progress(is_json: bool) -> Iterator[None]:
     """A progress bar in a terminal, unless a program reads the result."""
     if is_json or not sys.stderr.isatty():
         yield

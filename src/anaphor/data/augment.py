@@ -126,7 +126,7 @@ class Augmentation:
         to_x = torch.stack([(cos - sin * shear_y) * flip, cos * shear_x - sin, shift_x], dim=1)
         to_y = torch.stack([(sin + cos * shear_y) * flip, sin * shear_x + cos, shift_y], dim=1)
         matrix = torch.stack([to_x, to_y], dim=1)
-        return transform(x, matrix, *self._centered((height, width)))
+        return transform(x, matrix, *self._center_pixels((height, width)))
 
     def _recolor(self, x: Tensor, amounts: Tensor, operations: Tensor | None) -> Tensor:
         """Sharpness, brightness, contrast, saturation, then autocontrast, solarize and posterize."""
@@ -175,10 +175,12 @@ class Augmentation:
 
     def _inside(self, left: Tensor, top: Tensor, right: Tensor, bottom: Tensor, size: tuple[int, int]) -> Tensor:
         """Mask [B, 1, H, W] of rectangles given by their edges [B, 1, 1, 1] in pixels, right and bottom exclusive."""
-        column, row = (place + (count - 1) / 2 for place, count in zip(self._centered(size), size[::-1], strict=True))
+        column, row = (
+            place + (count - 1) / 2 for place, count in zip(self._center_pixels(size), size[::-1], strict=True)
+        )
         return ((column >= left) & (column < right)) & ((row >= top) & (row < bottom))
 
-    def _centered(self, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def _center_pixels(self, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Columns [W] and rows [H, 1] of the pixels, from the center."""
         if size not in self._places:
             height, width = size

@@ -58,13 +58,13 @@ class BPE(Tokenizer):
             initial_alphabet=sorted(ALPHABET),
         )
         library = _library(tokenizers.models.BPE())
-        library.train_from_iterator((part for part in _parts(_checked(text)) if part != "\n"), trainer)
+        library.train_from_iterator((part for part in _parts(_check_unicode(text)) if part != "\n"), trainer)
         model = json.loads(library.to_str())["model"]
         vocabulary: dict[str, int] = model["vocab"]
         return cls(sorted(vocabulary, key=vocabulary.__getitem__), [(left, right) for left, right in model["merges"]])
 
     def encode(self, text: str) -> Ids:
-        blocks = [self._encode_parts(block) for block in _blocks(_checked(text))]
+        blocks = [self._encode_parts(block) for block in _blocks(_check_unicode(text))]
         return np.concatenate(blocks) if blocks else np.empty(0, np.int32)
 
     def encode_sentence(self, text: str) -> Ids:
@@ -160,7 +160,7 @@ def _blocks(text: str) -> Iterator[list[str]]:
         yield block
 
 
-def _checked(text: str) -> str:
+def _check_unicode(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

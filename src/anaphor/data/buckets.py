@@ -60,13 +60,13 @@ class Buckets:
 
     def widths(self, batch: Indices) -> tuple[int, ...]:
         """Padded length of a batch on each side."""
-        return tuple(int(width) for width in self._padded(batch).max(0))
+        return tuple(int(width) for width in self._pad_lengths(batch).max(0))
 
-    def _padded(self, indices: Indices) -> Indices:
+    def _pad_lengths(self, indices: Indices) -> Indices:
         return -(-self.sizes[indices] // self.pad_to) * self.pad_to
 
     def _sort(self, indices: Indices) -> Indices:
-        first, *others = self._padded(indices).T
+        first, *others = self._pad_lengths(indices).T
         # Other sides rise and fall in turn, so that they do not jump where the first side grows. The sort is stable:
         # equal lengths keep their shuffled order.
         direction = np.where(first // self.pad_to % 2, 1, -1)
@@ -74,7 +74,7 @@ class Buckets:
         return indices[np.lexsort(keys)]
 
     def _divide(self, ordered: Indices) -> Iterator[Indices]:
-        longest = self._padded(ordered).max(1).tolist()
+        longest = self._pad_lengths(ordered).max(1).tolist()
         start = width = 0
         for end, size in enumerate(longest):
             width = max(width, size)

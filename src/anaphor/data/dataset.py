@@ -338,10 +338,10 @@ def cut_points(raw: bytes, where: str) -> tuple[int, int]:
     """
     valid, test = len(raw) * 90 // 100, len(raw) * 95 // 100
     for ends in (b"\n", b" \t\n"):
-        cuts = _after(raw, valid, ends), _after(raw, test, ends)
+        cuts = _end_of_text(raw, valid, ends), _end_of_text(raw, test, ends)
         if all(part.strip() for part in (raw[: cuts[0]], raw[cuts[0] : cuts[1]], raw[cuts[1] :])):
             return cuts
-    cuts = _between(raw, valid), _between(raw, test)
+    cuts = _end_of_character(raw, valid), _end_of_character(raw, test)
     if 0 < cuts[0] < cuts[1] < len(raw.rstrip()):
         return cuts
     raise DataError(
@@ -350,12 +350,12 @@ def cut_points(raw: bytes, where: str) -> tuple[int, int]:
     )
 
 
-def _after(raw: bytes, start: int, ends: bytes) -> int:
+def _end_of_text(raw: bytes, start: int, ends: bytes) -> int:
     found = [index for index in (raw.find(bytes([end]), start) for end in ends) if index >= 0]
     return min(found) + 1 if found else len(raw)
 
 
-def _between(raw: bytes, start: int) -> int:
+def _end_of_character(raw: bytes, start: int) -> int:
     # A byte 10xxxxxx continues a UTF-8 character, which starts at most three bytes earlier.
     for index in range(start, min(start + 4, len(raw))):
         if raw[index] & 0xC0 != 0x80:

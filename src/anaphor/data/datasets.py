@@ -76,7 +76,7 @@ def _find_files(name: str, stored_as: str | None) -> dict[str, NamedFile]:
     return other if is_other else files
 
 
-def _on_disk(
+def _source_on_disk(
     name: str,
     open_files: Callable[[dict[str, NamedFile]], Dataset],
     stored_as: str | None = None,
@@ -87,24 +87,24 @@ def _on_disk(
     )
 
 
-def _embedded(dataset: type[Dataset], about: str, license: str = "none needed") -> NamedDataset:  # noqa: A002
+def _embedded_source(dataset: type[Dataset], about: str, license: str = "none needed") -> NamedDataset:  # noqa: A002
     return NamedDataset(about=about, license=license, columns=dataset.columns, open=dataset)
 
 
-WIKITEXT_2 = _on_disk(
+WIKITEXT_2 = _source_on_disk(
     "wikitext-2",
     lambda files: SplitFiles("wikitext-2", {split: files[f"{split}.txt"] for split in SPLITS}),
     about="good articles of Wikipedia, words separated, rare words as <unk> (Merity et al. 2016)",
     license="CC BY-SA 3.0",
 )
-TINYSHAKESPEARE = _on_disk(
+TINYSHAKESPEARE = _source_on_disk(
     "tinyshakespeare",
     lambda files: OneFile("tinyshakespeare", files["input.txt"], has_own_splits=True),
     about="a megabyte of Shakespeare's plays, dialogues separated by blank lines (Karpathy 2015)",
     license="public domain",
 )
 _MULTI30K_STEMS = {TRAIN: "train", VALID: "val", TEST: "test_2016_flickr"}
-MULTI30K = _on_disk(
+MULTI30K = _source_on_disk(
     "multi30k",
     lambda files: SplitFiles(
         "multi30k",
@@ -116,13 +116,15 @@ MULTI30K = _on_disk(
     license="none stated; images for research and education only",
     columns=PAIR_COLUMNS,
 )
-PYTHON_REFERENCE = _embedded(PythonReference, "the language reference inside every CPython, as prose", "PSF-2.0")
-GRAMMAR = _embedded(GrammarDataset, "sentences drawn from a grammar whose entropy is known exactly")
-ECHO = _embedded(Echo, "sentences of python-reference; the target is the source", "PSF-2.0")
-ECHO_FIT = _embedded(EchoFit, "echo with the train sentences in every split: measures how well a model fits", "PSF-2.0")
-REVERSE = _embedded(Reverse, "random letters; the target is the source reversed")
-DATES = _embedded(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
-CIFAR_10 = _on_disk(
+PYTHON_REFERENCE = _embedded_source(PythonReference, "the language reference inside every CPython, as prose", "PSF-2.0")
+GRAMMAR = _embedded_source(GrammarDataset, "sentences drawn from a grammar whose entropy is known exactly")
+ECHO = _embedded_source(Echo, "sentences of python-reference; the target is the source", "PSF-2.0")
+ECHO_FIT = _embedded_source(
+    EchoFit, "echo with the train sentences in every split: measures how well a model fits", "PSF-2.0"
+)
+REVERSE = _embedded_source(Reverse, "random letters; the target is the source reversed")
+DATES = _embedded_source(Dates, "dates in many spellings, to be written like 2026-11-15; for characters or bpe")
+CIFAR_10 = _source_on_disk(
     "cifar-10",
     lambda files: Cifar10("cifar-10", files),
     stored_as="cifar10",
@@ -142,7 +144,7 @@ NEGATION = NamedDataset(
     columns=LABELED_COLUMNS,
     open=Negation,
 )
-SST2 = _on_disk(
+SST2 = _source_on_disk(
     "sst2",
     lambda files: open_files("sst2", files),
     about="sentences of film reviews, 1 for positive and 0 for negative (Socher et al. 2013)",
@@ -189,7 +191,7 @@ def open_dataset(
     if name in DATASETS:
         entry = find_dataset(name)
         if wanted in (None, entry.columns):
-            return _directed(entry.open(), source, target)
+            return _choose_direction(entry.open(), source, target)
         if not os.path.exists(name):
             raise ConfigError(
                 f"data set {name!r} has the columns ({', '.join(entry.columns)}); needed: ({', '.join(wanted or ())}); "
@@ -305,7 +307,7 @@ def _open_pair_path(name: str, source: str | None, target: str | None, optional:
             endings = _language(first), _language(second)
             languages_of = endings if all(endings) and endings[0] != endings[1] else PAIR_COLUMNS
             files = StoredFile(first), StoredFile(second)
-            return _directed(AlignedFiles(name, files, PAIR_COLUMNS, languages_of), source, target)
+            return _choose_direction(AlignedFiles(name, files, PAIR_COLUMNS, languages_of), source, target)
     if len(halves) == 1 and any(half.is_file() for half in halves[0]):
         missing = next(half for half in halves[0] if not half.is_file())
         raise DataError(f"{name!r} means two files, but there is no file {missing}")
@@ -314,7 +316,7 @@ def _open_pair_path(name: str, source: str | None, target: str | None, optional:
     return None
 
 
-def _directed(dataset: Dataset, source: str | None, target: str | None) -> Dataset:
+def _choose_direction(dataset: Dataset, source: str | None, target: str | None) -> Dataset:
     if dataset.columns != PAIR_COLUMNS or (source is None and target is None):
         return dataset
     direction = _direction(dataset.name, dataset.languages, source, target)

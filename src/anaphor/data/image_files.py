@@ -165,12 +165,12 @@ class ImageFolder(ImageDataset):
         self.has_own_splits = bool(by_split)
         if by_split:
             _require_two(self.classes, by_split[TRAIN])
-        self._given = {split: self._labeled(split, by_class[split]) for split in by_class}
+        self._given = {split: self._label_files(split, by_class[split]) for split in by_class}
         shares = {} if VALID in by_split else {VALID: VALID_PERCENT}
         self._shares = shares if by_split else {**shares, TEST: TEST_PERCENT}
         self.splits = tuple(split for split in SPLITS if split in (*self._given, *self._shares))
 
-    def _labeled(self, split: str, by_class: Mapping[str, Sequence[Path]]) -> list[tuple[Path, int]]:
+    def _label_files(self, split: str, by_class: Mapping[str, Sequence[Path]]) -> list[tuple[Path, int]]:
         unknown = [name for name in by_class if name not in self.classes]
         if unknown:
             raise DataError(f"{self.path} has images of class {unknown[0]!r} in {split}, but none in train")

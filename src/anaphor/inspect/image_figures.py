@@ -54,7 +54,7 @@ def draw_views(looks: Sequence[ImageLook], folder: Path, *, stem: str = "attenti
 
 def draw_layers(looks: Sequence[ImageLook], folder: Path, *, stem: str = "layers") -> list[Path]:
     """A row for each of the first images: attention of each layer, averaged over its heads."""
-    names = _some([*looks[0].maps.attention], MAX_LAYERS)
+    names = _choose_evenly([*looks[0].maps.attention], MAX_LAYERS)
     if not names:
         return []
     shown = looks[:ACROSS]
@@ -71,11 +71,11 @@ def draw_layers(looks: Sequence[ImageLook], folder: Path, *, stem: str = "layers
 
 def draw_heads(look: ImageLook, folder: Path, *, stem: str = "heads") -> list[Path]:
     """Attention of every head of every layer in one image."""
-    names = _some([*look.maps.attention], MAX_LAYERS)
+    names = _choose_evenly([*look.maps.attention], MAX_LAYERS)
     if not names:
         return []
     most = max(len(look.maps.attention[name]) for name in names)
-    heads = _some(range(most), MAX_HEADS)
+    heads = _choose_evenly(range(most), MAX_HEADS)
     axes, figure = _grid(len(names), 1 + len(heads), left=0.7, titles=1)
     for row, name in enumerate(names):
         maps = look.maps.attention[name]
@@ -135,7 +135,7 @@ def _shorten(name: str, most: int = 10) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def _some(items: Sequence[Item], most: int) -> list[Item]:
+def _choose_evenly(items: Sequence[Item], most: int) -> list[Item]:
     """All items, or as many, evenly chosen, first and last among them."""
     if len(items) <= most:
         return list(items)

@@ -38,7 +38,7 @@ def build_page(looks: Mapping[str, Look], first: tuple[str, int | None] | None =
 
     `first` is the map and the head to show first; None for the head means the average.
     """
-    packed, left_out = _packed_maps(looks)
+    packed, left_out = _pack_maps(looks)
     names = list(looks)
     content: dict[str, Any] = {
         "runs": [_run(name, look, packed[name], left_out) for name, look in looks.items()],
@@ -97,10 +97,10 @@ def _first(look: Look, layers: list[dict[str, Any]], wanted: tuple[str, int | No
     return None
 
 
-def _packed_maps(looks: Mapping[str, Look]) -> tuple[dict[str, list[dict[str, Any]]], tuple[str, ...]]:
+def _pack_maps(looks: Mapping[str, Look]) -> tuple[dict[str, list[dict[str, Any]]], tuple[str, ...]]:
     """The layers of every run with the finest steps that fit; layers that do not fit are left out."""
-    for steps in STEPS[_estimated(looks) :]:
-        packed = {name: [_packed_layer(look, tap, steps) for tap in look.maps] for name, look in looks.items()}
+    for steps in STEPS[_estimate_steps(looks) :]:
+        packed = {name: [_pack_layer(look, tap, steps) for tap in look.maps] for name, look in looks.items()}
         if sum(_length(layer) for layers in packed.values() for layer in layers) <= MAX_CHARACTERS:
             break
     notes = []
@@ -120,7 +120,7 @@ def _packed_maps(looks: Mapping[str, Look]) -> tuple[dict[str, list[dict[str, An
     return kept, tuple(notes)
 
 
-def _estimated(looks: Mapping[str, Look]) -> int:
+def _estimate_steps(looks: Mapping[str, Look]) -> int:
     """Index of the steps to start with, estimated from one head of each layer: packing all takes seconds."""
     index = 0
     for index, steps in enumerate(STEPS):  # noqa: B007
@@ -138,7 +138,7 @@ def _length(layer: dict[str, Any]) -> int:
     return sum(len(one["cells"]) + 8 * one["rows"] for one in maps)
 
 
-def _packed_layer(look: Look, tap: str, steps: int) -> dict[str, Any]:
+def _pack_layer(look: Look, tap: str, steps: int) -> dict[str, Any]:
     maps = look.maps[tap]
     return {
         "name": tap,

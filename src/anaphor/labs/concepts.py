@@ -126,7 +126,9 @@ def probabilities_sum_to_one(seed: int) -> Check:
     with torch.no_grad():
         logits, _ = model(rows[:, :-1])
     chosen = F.log_softmax(logits, dim=-1).gather(-1, texts[..., None]).squeeze(-1)
-    return _below(f"|1 − sum of the probabilities of {len(texts):,} texts|", abs(float(chosen.sum(1).exp().sum()) - 1))
+    return _check_rounding(
+        f"|1 − sum of the probabilities of {len(texts):,} texts|", abs(float(chosen.sum(1).exp().sum()) - 1)
+    )
 
 
 def explosion_ends_in_nan(seed: int) -> Check:
@@ -204,7 +206,7 @@ def padding_leaves_no_trace(seed: int) -> Check:
         together, _ = model(rows, lengths=lengths)
         alone = [model(rows[row : row + 1, :length])[0][0] for row, length in enumerate(lengths.tolist())]
     difference = max(float((together[row, : len(single)] - single).abs().max()) for row, single in enumerate(alone))
-    return _below("rows of 7, 4 and 2 tokens: batched minus alone", difference)
+    return _check_rounding("rows of 7, 4 and 2 tokens: batched minus alone", difference)
 
 
 def ids_mean_nothing_elsewhere(seed: int) -> Check:
@@ -214,7 +216,7 @@ def ids_mean_nothing_elsewhere(seed: int) -> Check:
     return Check(f"fraction of equal words: “{' '.join(read.split()[:4])} …”", same, "< 0.5", same < 0.5)
 
 
-def _below(what: str, value: float) -> Check:
+def _check_rounding(what: str, value: float) -> Check:
     return Check(what, value, f"< {ROUNDING:g}", value < ROUNDING)
 
 

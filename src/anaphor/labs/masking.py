@@ -35,7 +35,7 @@ def build_span(spec: MaskingSpec, name: str, x: Tensor) -> Span:
     return Span.whole(x, torch.tensor([spec.tokens - spec.padding]) if name == "padding" else None)
 
 
-def allowed(spec: MaskingSpec, name: str) -> Tensor:
+def allowed_keys(spec: MaskingSpec, name: str) -> Tensor:
     """Which keys each query may attend to. [T, T]"""
     positions = torch.arange(spec.tokens)
     queries, keys = positions[:, None], positions[None, :]
@@ -86,17 +86,17 @@ def projection_gradients(layer: Attention, x: Tensor, span: Span) -> tuple[Tenso
 @torch.no_grad()
 def attention_weights(layer: Attention, x: Tensor, span: Span) -> Tensor:
     """[H, T, T]"""
-    with recorded(layer, "weights") as seen:
+    with recorded(layer, "weights") as recording:
         attend(layer, x, span)
-    return seen["weights"][0]
+    return recording["weights"][0]
 
 
-def removed(open_layer: Attention, x: Tensor, seen: Tensor) -> Tensor:
+def remove_masked_keys(open_layer: Attention, x: Tensor, allowed: Tensor) -> Tensor:
     """Second method: masked keys are removed from the input. One call for each query."""
-    tokens = len(seen)
+    tokens = len(allowed)
     weights = torch.zeros(open_layer.heads, tokens, tokens, dtype=x.dtype)
     for query in range(tokens):
-        keys = seen[query].nonzero().squeeze(-1)
+        keys = allowed[query].nonzero().squeeze(-1)
         if not len(keys):
             continue
         rest = torch.cat((keys, torch.tensor([query])))  # the query is last; its key is dropped
@@ -105,9 +105,9 @@ def removed(open_layer: Attention, x: Tensor, seen: Tensor) -> Tensor:
     return weights
 
 
-def renormalized(open_layer: Attention, x: Tensor, seen: Tensor) -> Tensor:
+def renormalize_weights(open_layer: Attention, x: Tensor, allowed: Tensor) -> Tensor:
     """Third method: unmasked softmax, masked weights set to zero, rows divided by their sum."""
-    weights = attention_weights(open_layer, x, Span.whole(x)) * seen
+    weights = attention_weights(open_layer, x, Span.whole(x)) * allowed
     return weights / weights.sum(-1, keepdim=True).clamp(min=1e-300)
 
 
@@ -118,17 +118,17 @@ def run(spec: MaskingSpec) -> Outcome:
     rows: dict[str, dict[str, float]] = {}
     maps: dict[str, Any] = {}
     for name, mask in masks(spec).items():
-        layer, span, seen = build_layer(spec, mask), build_span(spec, name, x), allowed(spec, name)
+        layer, span, allowed = build_layer(spec, mask), build_span(spec, name, x), allowed_keys(spec, name)
         # The hidden token still has a query: its own output depends on it.
-        own = torch.eye(spec.tokens, dtype=torch.bool) if name == "hidden token" else torch.zeros_like(seen)
+        own = torch.eye(spec.tokens, dtype=torch.bool) if name == "hidden token" else torch.zeros_like(allowed)
         explicit, fused = (gradient_norms(layer, x, span, flag) for flag in (True, False))
         weights = attention_weights(layer, x, span)
-        ways = [removed(open_layer, x, seen), renormalized(open_layer, x, seen)]
+        ways = [remove_masked_keys(open_layer, x, allowed), renormalize_weights(open_layer, x, allowed)]
         rows[name] = {
-            "pairs masked": int((~seen).sum()),
-            "largest weight there": float(weights[:, ~seen].abs().max()),
-            "gradient there": float(torch.maximum(explicit, fused)[~seen & ~own].max()),
-            "least gradient elsewhere": float(torch.minimum(explicit, fused)[seen].min()),
+            "pairs masked": int((~allowed).sum()),
+            "largest weight there": float(weights[:, ~allowed].abs().max()),
+            "gradient there": float(torch.maximum(explicit, fused)[~allowed & ~own].max()),
+            "least gradient elsewhere": float(torch.minimum(explicit, fused)[allowed].min()),
             "ways differ by": round(max(float((weights - other).abs().max()) for other in ways), DIGITS),
         }
         maps[name] = explicit.tolist()
@@ -157,13 +157,13 @@ def wrong_ways(spec: MaskingSpec, x: Tensor) -> dict[str, float]:
     blank[:, spec.hidden] = 0
     weight = attention_weights(layer, blank, Span.whole(blank))[:, :, spec.hidden].max()
 
-    def masked_after_softmax(tokens: Tensor) -> Tensor:
+    def mask_after_softmax(tokens: Tensor) -> Tensor:
         """Weights set to zero after the softmax: its denominator still contains the hidden key."""
         q, k, v = (layer.split_heads(part) for part in layer.project(tokens[None]).chunk(3, dim=-1))
-        weights = torch.softmax(layer.score(q, k), dim=-1) * allowed(spec, "hidden token")
+        weights = torch.softmax(layer.score(q, k), dim=-1) * allowed_keys(spec, "hidden token")
         return layer.project_out(weights @ v, q, Span.whole(tokens[None]))[0]
 
-    jacobian = torch.autograd.functional.jacobian(masked_after_softmax, x[0])[:, :, spec.hidden]
+    jacobian = torch.autograd.functional.jacobian(mask_after_softmax, x[0])[:, :, spec.hidden]
     others = [token for token in range(spec.tokens) if token != spec.hidden]
     return {
         "a zero vector still gets weight": float(weight),

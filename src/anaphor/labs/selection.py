@@ -79,7 +79,7 @@ def average(keys: ArrayLike, subset: Sequence[int] | None = None) -> Selection |
     """A query that averages a subset of the keys (default: all), with weights equal to 1e-6."""
     K = _matrix(keys)
     wanted = list(range(len(K))) if subset is None else _indices(subset, len(K), "subset")
-    others = _without(wanted, len(K))
+    others = _other_indices(wanted, len(K))
     if not others:
         return Selection(np.zeros(K.shape[1]), np.full(len(K), 1 / len(K)), math.inf)
     spread, size = float(np.ptp(K, axis=0).max()), float(np.abs(K).max())
@@ -141,7 +141,7 @@ def replace_key(
     if _are_concentrated(softmax(scores), chosen):
         key = _key_with_score(K[index], q, scores[index], length)
         scores[index] = key @ q
-        weights, others = softmax(scores), _without(chosen, len(K))
+        weights, others = softmax(scores), _other_indices(chosen, len(K))
         if _are_concentrated(weights, chosen):
             margin = float(scores[chosen].min() - scores[others].max()) if others else math.inf
             return Replacement(key, weights, margin)
@@ -344,14 +344,14 @@ def _explain_no_key(scores: Array, index: int, chosen: list[int], aim: float, re
     if index in chosen and companions and abs(scores[index] - aim) > AVERAGED:
         return f"{best} with this query, but should score {aim:.6g}"
     share = f"the wanted keys get {weights[chosen].sum():.3g} of the weight"
-    unwanted = _without([index, *chosen], len(scores))
+    unwanted = _other_indices([index, *chosen], len(scores))
     if companions and unwanted:
         heavy = max(unwanted, key=lambda other: float(f"{scores[other]:.6g}"))  # the first of those that look equal
         return f"key {heavy} scores {scores[heavy]:.6g} and key {companions[0]} {scores[companions[0]]:.6g}: {share}"
     return f"{best} with this query: {share}"
 
 
-def _without(some: list[int], count: int) -> list[int]:
+def _other_indices(some: list[int], count: int) -> list[int]:
     return [index for index in range(count) if index not in some]
 
 

@@ -95,7 +95,8 @@ def run(spec: UnrollSpec) -> Outcome:
     x = torch.randn(spec.steps, spec.inputs, dtype=torch.float64)
     x = x / (x @ W_x.T).norm(dim=1, keepdim=True)  # every W_x x_t has norm 1
     results = {
-        f"radius {radius:g}": _at(spec, recurrent_matrix(spec, radius), W_x, W_y, x, radius) for radius in spec.radii
+        f"radius {radius:g}": _measure_radius(spec, recurrent_matrix(spec, radius), W_x, W_y, x, radius)
+        for radius in spec.radii
     }
     training = {"without": train_power(None), "clipped": train_power(spec.clip)}
     checks += [*_radius_checks(spec, [one["errors"] for one in results.values()]), *_training_checks(training)]
@@ -111,7 +112,9 @@ def run(spec: UnrollSpec) -> Outcome:
     return Outcome("unroll", spec.claim, tuple(checks), numbers)
 
 
-def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radius: float) -> dict[str, Any]:
+def _measure_radius(
+    spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radius: float
+) -> dict[str, Any]:
     """One spectral radius: errors of the layer, share of the first input, gradients, clipping."""
     layer, steps = network(W_h, W_x), spec.steps
     powers = [torch.eye(len(W_h), dtype=W_h.dtype)]
@@ -129,7 +132,7 @@ def _at(spec: UnrollSpec, W_h: Tensor, W_x: Tensor, W_y: Tensor, x: Tensor, radi
     jacobian = torch.stack([torch.autograd.grad(part, first, retain_graph=True)[0][0] for part in h])
     sizes = [float(torch.linalg.matrix_norm(power @ W_x, 2)) for power in powers]
     half = steps // 2
-    clipped = _clipped((W_y @ h).sum(), first, spec.clip)
+    clipped = _clip_gradient((W_y @ h).sum(), first, spec.clip)
     exact = radius ** (steps - 1) / math.fsum(radius**power for power in range(steps))
     return {
         "errors": {
@@ -168,7 +171,7 @@ def _radius_checks(spec: UnrollSpec, errors: list[dict[str, float]]) -> list[Che
     return checks
 
 
-def _clipped(loss: Tensor, first: Tensor, bound: float) -> dict[str, float]:
+def _clip_gradient(loss: Tensor, first: Tensor, bound: float) -> dict[str, float]:
     """Norm of the gradient by the first input before and after clipping, and the cosine between the two."""
     loss.backward()
     assert first.grad is not None, "the loss depends on every input"

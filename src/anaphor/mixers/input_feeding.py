@@ -22,7 +22,7 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.score import softmax
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
-from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, required
+from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, require
 from anaphor.operations import operation
 from anaphor.taps import Tap
 
@@ -141,7 +141,7 @@ class InputFeeding(Mixer):
         matrices = [cast(Tensor, cell.weight_hh) for cell in self.cells]
         if not (self.training and self.spec.weight_drop):
             return matrices
-        return [F.dropout(matrix, required(self.spec.weight_drop)) for matrix in matrices]
+        return [F.dropout(matrix, require(self.spec.weight_drop)) for matrix in matrices]
 
     @property
     def hidden_weight(self) -> Tensor:

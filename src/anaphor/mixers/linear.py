@@ -32,7 +32,7 @@ from anaphor.mixers.spec import (
     check_at_least,
     check_heads,
     check_probability,
-    required,
+    require,
 )
 from anaphor.operations import operation
 from anaphor.taps import Tap
@@ -89,9 +89,9 @@ class LinearSpec(MixerSpec, LinearOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_heads(required(self.heads), self.width)
+        check_heads(require(self.heads), self.width)
         check_at_least(1, chunk=self.chunk)
-        look_up(FEATURE_MAPS, required(self.feature_map), "feature map")
+        look_up(FEATURE_MAPS, require(self.feature_map), "feature map")
 
     def build(self) -> Linear:
         return Linear(self)
@@ -105,11 +105,11 @@ class Linear(Mixer):
 
     def __init__(self, spec: LinearSpec) -> None:
         super().__init__(spec)
-        self.heads = required(spec.heads)
-        self.feature_map = FEATURE_MAPS[required(spec.feature_map)]
-        self.project = nn.Linear(spec.width, 3 * spec.width, bias=required(spec.bias))
+        self.heads = require(spec.heads)
+        self.feature_map = FEATURE_MAPS[require(spec.feature_map)]
+        self.project = nn.Linear(spec.width, 3 * spec.width, bias=require(spec.bias))
         self.weights = Tap()
-        self.out = nn.Linear(spec.width, spec.out, bias=required(spec.bias))
+        self.out = nn.Linear(spec.width, spec.out, bias=require(spec.bias))
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
@@ -161,7 +161,7 @@ class QRNNSpec(MixerSpec, RecurrentOptions, ConvolutionOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_probability(weight_drop=self.weight_drop)
-        if not 1 <= required(self.kernel_size) <= MAX_KERNEL_SIZE:  # every input is copied so many times
+        if not 1 <= require(self.kernel_size) <= MAX_KERNEL_SIZE:  # every input is copied so many times
             raise ConfigError(f"kernel_size={self.kernel_size}: it must be from 1 to {MAX_KERNEL_SIZE}")
 
     def build(self) -> QRNN:
@@ -180,7 +180,7 @@ class QRNN(Mixer):
 
     def __init__(self, spec: QRNNSpec) -> None:
         super().__init__(spec)
-        self.kernel_size = required(spec.kernel_size)
+        self.kernel_size = require(spec.kernel_size)
         # One product for all gates; its inputs are the last tokens, oldest first.
         self.project = nn.Linear(self.kernel_size * spec.width, 3 * spec.out)
         self.gates = Tap()
@@ -233,7 +233,7 @@ class QRNN(Mixer):
 
     def _drop_weights(self) -> Tensor:
         """The weights of one call; weight drop draws a new mask at every call."""
-        return F.dropout(self.project.weight, required(self.spec.weight_drop), self.training)
+        return F.dropout(self.project.weight, require(self.spec.weight_drop), self.training)
 
 
 @operation

@@ -20,7 +20,7 @@ from anaphor.mixers.attention.score import softmax
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.linear import LinearSpec
 from anaphor.mixers.recurrent import GRUSpec, LSTMSpec
-from anaphor.mixers.spec import MixerSpec, check_at_least, required
+from anaphor.mixers.spec import MixerSpec, check_at_least, require
 from anaphor.taps import Tap
 
 
@@ -121,7 +121,7 @@ class NoncausalMultiHead(MultiHead):
 
     def __init__(self, spec: NoncausalMultiHeadSpec) -> None:
         super().__init__(spec)
-        self.project = nn.Linear(spec.width, 3 * self.inner_width, bias=required(spec.bias))
+        self.project = nn.Linear(spec.width, 3 * self.inner_width, bias=require(spec.bias))
 
     def initial_state(self, like: Tensor) -> tuple[()]:
         return ()

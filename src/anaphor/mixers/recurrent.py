@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, required
+from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, require
 from anaphor.operations import operation
 from anaphor.taps import Tap
 
@@ -141,7 +141,7 @@ class Recurrent(Mixer):
 
     @property
     def _uses_weight_drop(self) -> bool:
-        return self.training and required(self.spec.weight_drop) > 0
+        return self.training and require(self.spec.weight_drop) > 0
 
     @property
     def _needs_backward(self) -> bool:
@@ -151,7 +151,7 @@ class Recurrent(Mixer):
     def _drop_recurrent_weights(self) -> tuple[Tensor, Tensor]:
         """The recurrent weights of one call; weight drop draws a new mask at every call."""
         matrix, bias = self.recurrent_weights
-        return (F.dropout(matrix, required(self.spec.weight_drop)) if self._uses_weight_drop else matrix), bias
+        return (F.dropout(matrix, require(self.spec.weight_drop)) if self._uses_weight_drop else matrix), bias
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         start = before if len(before) > 1 else before[0]

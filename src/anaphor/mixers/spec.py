@@ -197,7 +197,7 @@ def _parameters(factory: MixerFactory) -> frozenset[str]:
     return frozenset(inspect.signature(factory).parameters)
 
 
-def required(option: Value | None) -> Value:
+def require(option: Value | None) -> Value:
     """The value of an option that has a default: a spec has replaced None by it."""
     assert option is not None, "a spec fills in its defaults"
     return option

@@ -56,8 +56,10 @@ class TextEncoder(nn.Module):
         """Features of the last layer, one vector for each token. [B, T] -> [B, T, D]"""
         return self._compute_hidden_states(tokens, token_types, self._span(tokens, lengths))
 
-    def pooled(self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
-        """Features of whole texts, which the head reads. [B, T] -> [B, D]"""
+    def pool_hidden_states(
+        self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states of whole texts, which the head reads. [B, T] -> [B, D]"""
         span = self._span(tokens, lengths)
         if self.spec.pooling == "cls":  # the others are not read
             x = self.layers.forward_first(self.embedder(tokens, span, token_types), 1, span)
@@ -68,7 +70,7 @@ class TextEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """`lengths` [B] are those of rows with padding, `token_types` [B, T] all of the first type if not given."""
-        x = self.pooled(tokens, lengths, token_types)
+        x = self.pool_hidden_states(tokens, lengths, token_types)
         if self.head is None:
             return x
         if self.training and self.dropout:

@@ -30,7 +30,7 @@ class AttentionHead(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        A = softmax(self.score(q, k), _allowed(x, attn_mask))
+        A = softmax(self.score(q, k), _allowed_pairs(x, attn_mask))
         return A @ v, A
 
 
@@ -116,7 +116,7 @@ class BilinearAttention(nn.Module):
         return torch.tanh(self.linear_out(torch.cat((c, Q), dim=-1))), A
 
 
-def _allowed(x: Tensor, attn_mask: Tensor | None) -> Tensor:
+def _allowed_pairs(x: Tensor, attn_mask: Tensor | None) -> Tensor:
     mask = everything() if attn_mask is None else matrix_mask(attn_mask)
     steps = torch.arange(x.shape[-2], device=x.device)
     allowed = mask(steps[:, None], steps[None, :])

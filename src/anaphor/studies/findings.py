@@ -36,14 +36,16 @@ def describe_findings(groups: Sequence[Group], axes: Axes, objective: Objective)
     found = [*_describe_best(groups, ranked, objective), _warn_of_few_seeds(ranked)]
     if len(varied) > 1 or any(map(is_numeric, varied.values())):  # otherwise the ranking says the same
         found += _compare_with_best(ranked, objective)
-    return _sentences([*found, *_describe_axes(groups, varied, objective), *_failed(groups), *_unranked(groups)])
+    return _sentences(
+        [*found, *_describe_axes(groups, varied, objective), *_describe_failed(groups), *_describe_unranked(groups)]
+    )
 
 
 def describe_trends(groups: Sequence[Group], axes: Axes, objective: Objective) -> list[str]:
     """Trends and rankings only, for test scores, by which nothing may be chosen."""
     warning = _warn_of_few_seeds([group for group in groups if group.is_ranked])
     along_axes = _describe_axes(groups, varied_axes(groups, axes), objective)
-    return _sentences([warning, *along_axes, *_failed(groups), *_unranked(groups)])
+    return _sentences([warning, *along_axes, *_describe_failed(groups), *_describe_unranked(groups)])
 
 
 def _sentences(found: Sequence[str]) -> list[str]:
@@ -148,7 +150,7 @@ def _pair(found: Slice, one: Comparison, objective: Objective) -> str:
     return f"{names} ({one.format_difference(objective)}, {format_p(one.p or 0.0)})"
 
 
-def _failed(groups: Sequence[Group]) -> Iterator[str]:
+def _describe_failed(groups: Sequence[Group]) -> Iterator[str]:
     failed = [group for group in groups if group.failed]
     if failed:
         count, cells = sum(group.failed for group in failed), sum(len(group.seeds) + group.failed for group in groups)
@@ -162,7 +164,7 @@ def _missing(group: Group) -> str:
     return f"{count}: {group.note}" if group.note and not group.values else count
 
 
-def _unranked(groups: Sequence[Group]) -> Iterator[str]:
+def _describe_unranked(groups: Sequence[Group]) -> Iterator[str]:
     """One sentence for all that are left out for the same reason."""
     unranked = [group for group in groups if group.values and not group.is_ranked]
     for note in dict.fromkeys(group.note for group in unranked):

@@ -120,11 +120,11 @@ def to_markdown(header: Row, rows: Sequence[Row], right: Sequence[bool]) -> str:
     aligned = [*right, *(False for _ in widths[len(right) :])]
     rule = [f"{'-' * (width - 1)}:" if number else "-" * width for width, number in zip(widths, aligned, strict=True)]
 
-    def padded(row: Row) -> Row:
+    def pad_cells(row: Row) -> Row:
         each = zip(row, widths, aligned, strict=True)
         return [cell.rjust(width) if number else cell.ljust(width) for cell, width, number in each]
 
-    return "".join(f"| {' | '.join(row)} |\n" for row in (padded(cells[0]), rule, *map(padded, cells[1:])))
+    return "".join(f"| {' | '.join(row)} |\n" for row in (pad_cells(cells[0]), rule, *map(pad_cells, cells[1:])))
 
 
 def to_csv(header: Row, rows: Sequence[Row]) -> str:

@@ -24,8 +24,8 @@ def to_json(tensor: Tensor, exact: Any = None) -> Any:
     if tensor.numel() > MAX_JSON or tensor.is_complex():
         return {"shape": list(tensor.shape), "norm": json_number(norm(tensor))}
     if exact is not None and is_short(exact):
-        return _mapped(exact.tolist(), _fraction)
-    return _mapped(tensor.tolist(), json_number)
+        return _map_numbers(exact.tolist(), _fraction)
+    return _map_numbers(tensor.tolist(), json_number)
 
 
 def is_short(exact: Any) -> bool:
@@ -33,8 +33,8 @@ def is_short(exact: Any) -> bool:
     return all(part.denominator <= MAX_DENOMINATOR for part in exact.ravel())
 
 
-def _mapped(value: Any, function: Any) -> Any:
-    return [_mapped(part, function) for part in value] if isinstance(value, list) else function(value)
+def _map_numbers(value: Any, function: Any) -> Any:
+    return [_map_numbers(part, function) for part in value] if isinstance(value, list) else function(value)
 
 
 def _fraction(value: Fraction) -> int | str:
@@ -61,7 +61,7 @@ def format_number(value: Any) -> str:
 
 def is_small(tensor: Tensor) -> bool:
     """Whether a drawing shows all numbers of a tensor."""
-    squeezed = _squeezed(list(tensor.shape))
+    squeezed = _squeeze(list(tensor.shape))
     return (
         not tensor.is_complex()
         and tensor.numel() <= MAX_DRAWN
@@ -70,7 +70,7 @@ def is_small(tensor: Tensor) -> bool:
     )
 
 
-def _squeezed(shape: list[int]) -> list[int]:
+def _squeeze(shape: list[int]) -> list[int]:
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
     return shape
@@ -82,7 +82,7 @@ def format_rows(tensor: Tensor, exact: Any = None) -> list[str]:
         if not tensor.is_floating_point() and not tensor.is_complex():
             return [format_shape(tensor), f"{int(tensor.min())} … {int(tensor.max())}"]
         return [format_shape(tensor), f"norm {format_number(norm(tensor))}"]
-    shape = _squeezed(list(tensor.shape))
+    shape = _squeeze(list(tensor.shape))
     values: Any = tensor.detach().reshape(shape).tolist()
     if exact is not None and is_short(exact):
         values = exact.reshape(shape).tolist()

@@ -54,12 +54,12 @@ class Group:
         """How it is computed from shown tensors: `w1 × x`, `ReLU(z2)`, `W @ x + b`."""
         if self.last is None:
             return self.traced.kind
-        read = ", ".join(names[one] + route for one, route in self.entering())
+        read = ", ".join(names[one] + route for one, route in self.find_inputs())
         if self.whole is not None:
             return f"{self.whole.kind}({read})"
-        return self._written(self.number, names) or f"{self.operation[1]}({read})"
+        return self._format_expression(self.number, names) or f"{self.operation[1]}({read})"
 
-    def _written(self, number: int, names: Mapping[int, str], depth: int = 0) -> str | None:
+    def _format_expression(self, number: int, names: Mapping[int, str], depth: int = 0) -> str | None:
         """None if it gets too long."""
         call = self.program.producer(number)
         assert call is not None, "leaves have no formula"
@@ -68,7 +68,7 @@ class Group:
             if before in self.shown:
                 operands.append(names[before])
             elif self.program.producer(before) is not None:
-                inner = self._written(before, names, depth + 1) if depth < MAX_DEPTH else None
+                inner = self._format_expression(before, names, depth + 1) if depth < MAX_DEPTH else None
                 if inner is None:
                     return None
                 operands.append(inner)
@@ -80,7 +80,7 @@ class Group:
             written = format_operation(self._label(call), operands)
         return written if len(written) <= MAX_FORMULA else None
 
-    def entering(self) -> Iterator[tuple[int, str]]:
+    def find_inputs(self) -> Iterator[tuple[int, str]]:
         """Shown tensors that it reads, in the order of arguments, with the views on the way."""
         if self.last is None:
             return
@@ -110,9 +110,9 @@ class Group:
     def _label(self, call: Call) -> str:
         if is_view_like(call):
             return operations.edge_label(call, self.traced.position) or call.op
-        return operations.call_label(call, self._folded, lambda one: self.program.tensors[one].tensor.ndim)
+        return operations.call_label(call, self._format_constant, lambda one: self.program.tensors[one].tensor.ndim)
 
-    def _folded(self, number: int) -> str | None:
+    def _format_constant(self, number: int) -> str | None:
         traced = self.program.tensors[number]
         if number in self.shown or traced.kind != "constant" or traced.tensor.numel() != 1:
             return None

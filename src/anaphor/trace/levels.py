@@ -49,7 +49,7 @@ def graph_at_level(source: ProgramGradients, level: str, collapsed: Sequence[str
     relative = {number: names[number][0].removeprefix(f"{group.module}.") for number, group in groups.items()}
     nodes, edges = [], []
     for number, group in groups.items():
-        entering = list(group.entering())
+        entering = list(group.find_inputs())
         inputs = tuple(ids[one] for one, _ in entering)
         nodes.append(_node(source, group, inputs, ids[number], names[number], group.formula(relative)))
         edges += [Edge(ids[one], ids[number], label) for one, label in entering]
@@ -117,7 +117,7 @@ def _is_reshaped_by(program: Program, number: int, readers: set[int], call: Call
     return producer.modules[: len(call.modules)] == call.modules
 
 
-def _named(program: Program) -> set[int]:
+def _variables(program: Program) -> set[int]:
     """Variables only: unnamed results become part of the node that uses them."""
     shown = _operations(program)
     return {
@@ -136,7 +136,7 @@ def _innermost(program: Program) -> set[ModuleCall]:
 LEVELS: dict[str, Callable[[Program], set[int]]] = {
     "everything": _everything,
     "operations": _operations,
-    "names": _named,
+    "names": _variables,
     "modules": _operations,  # with every innermost module as one node
 }
 

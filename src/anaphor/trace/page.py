@@ -43,12 +43,12 @@ def _level(graph: Graph) -> dict[str, Any]:
     layout = compute_layout(graph)
     return {
         "name": graph.level,
-        "wide": _rounded(layout.wide),
-        "high": _rounded(layout.high),
+        "wide": _round(layout.wide),
+        "high": _round(layout.high),
         "nodes": [_node(graph, node, box) for node, box in zip(graph.nodes, layout.boxes, strict=True)],
         "edges": [_edge(graph, edge, curve) for edge, curve in zip(graph.edges, layout.curves, strict=True)],
         "frames": [
-            {"title": frame.title, "at": [_rounded(x) for x in (frame.left, frame.top, frame.right, frame.bottom)]}
+            {"title": frame.title, "at": [_round(x) for x in (frame.left, frame.top, frame.right, frame.bottom)]}
             for frame in layout.frames
         ],
     }
@@ -67,7 +67,7 @@ def _node(graph: Graph, node: Node, box: Box) -> dict[str, Any]:
         "gradient": list(box.gradient) if node.gradient is not None else None,
         "allValue": formatting.format_table(value, node.exact_value),
         "allGradient": None if gradient is None else formatting.format_table(gradient, node.exact_gradient),
-        "box": [_rounded(x) for x in (box.x, box.y, box.wide, box.high)],
+        "box": [_round(x) for x in (box.x, box.y, box.wide, box.high)],
         "picture": _picture(node.value, box.picture) if box.picture else None,
     }
 
@@ -84,9 +84,9 @@ def _edge(graph: Graph, edge: Edge, curve: Curve) -> dict[str, Any]:
         "source": edge.source,
         "target": edge.target,
         "label": edge.label,
-        "points": [[_rounded(x), _rounded(y)] for x, y in curve.points],
-        "tip": [_rounded(x) for x in curve.tip],
-        "labelAt": None if curve.label_at is None else [_rounded(x) for x in curve.label_at],
+        "points": [[_round(x), _round(y)] for x, y in curve.points],
+        "tip": [_round(x) for x in curve.tip],
+        "labelAt": None if curve.label_at is None else [_round(x) for x in curve.label_at],
         "derivative": None if derivative is None else _format_jacobian(derivative, node, before),
         "share": share,
     }
@@ -113,5 +113,5 @@ def _picture(value: Tensor, high: float) -> dict[str, Any]:
     return {"rows": small.shape[0], "columns": small.shape[1], "cells": packed, "high": high}
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return round(float(value), 1)

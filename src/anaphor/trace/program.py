@@ -278,14 +278,14 @@ def call_label(call: Call, number_of: Callable[[int], str | None], dimensions: C
     sign = SIGNS.get(name, name)
     if name not in BINARY or len(operands) < 2:
         return sign
-    written = [_written(operand, number_of) for operand in operands]
+    written = [_format_operand(operand, number_of) for operand in operands]
     if call.op in REVERSED:
         written.reverse()
     left, right = written
     return " ".join(part for part in (left, sign, right) if part)
 
 
-def _written(operand: Any, number_of: Callable[[int], str | None]) -> str | None:
+def _format_operand(operand: Any, number_of: Callable[[int], str | None]) -> str | None:
     if isinstance(operand, Ref):
         return number_of(operand.number)
     if isinstance(operand, float):
@@ -304,13 +304,15 @@ def edge_label(call: Call, position: int) -> str:
         return f"[{format_index(call.arguments[1])}]"
     if name in ("unbind", "chunk", "split", "tensor_split"):
         place = 1 if name == "unbind" else 2
-        return _at(call.keywords.get("dim", call.arguments[place] if len(call.arguments) > place else 0), position)
+        return _format_index(
+            call.keywords.get("dim", call.arguments[place] if len(call.arguments) > place else 0), position
+        )
     if name == "select" and len(call.arguments) == 3:
-        return _at(call.arguments[1], call.arguments[2])
+        return _format_index(call.arguments[1], call.arguments[2])
     return ""
 
 
-def _at(dimension: Any, place: Any) -> str:
+def _format_index(dimension: Any, place: Any) -> str:
     if dimension < 0:
         return f"[…, {', '.join([str(place)] + [':'] * (-dimension - 1))}]"
     return f"[{', '.join([':'] * dimension + [str(place)])}]"

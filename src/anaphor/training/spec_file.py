@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anaphor.config import FORMAT, dump_yaml, in_sections, plain_value, settings_of
+from anaphor.config import FORMAT, dump_yaml, group_by_section, plain_value, settings_of
 from anaphor.metrics.result import find_metric
 from anaphor.registry import ImportedFile, extra_settings
 from anaphor.training.budget import choose_epochs
@@ -58,7 +58,7 @@ def spec_document(spec: RunSpec, metadata: Mapping[str, Any], **paths: str | Non
         metadata: Its settings (`spec`), `environment` and `imports`, as checkpoints have them.
         **paths: `data_path` and `init_path`: where data and initial weights were found, for the environment.
     """
-    document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **in_sections(type(spec), metadata["spec"])}
+    document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **group_by_section(type(spec), metadata["spec"])}
     found = {name: path for name, path in paths.items() if path is not None}
     document["environment"] = metadata["environment"] | found
     if metadata["imports"]:

@@ -18,7 +18,7 @@ from anaphor.config import look_up
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.layers import Linear
-from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_at_least, check_heads, check_probability, required
+from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_at_least, check_heads, check_probability, require
 from anaphor.taps import Tap
 
 
@@ -120,23 +120,23 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        heads = required(self.heads)
+        heads = require(self.heads)
         check_heads(heads, self.width if self.head_width is None else heads)
         check_at_least(1, head_width=self.head_width)
         check_probability(dropout=self.dropout)
-        look_up(SCORES, required(self.score), "score")
-        look_up(NORMALIZERS, required(self.normalize), "normalizer")
-        look_up(MERGES, required(self.merge), "merge").check(self.merge_evaluation)
-        look_up(COMBINES, required(self.combine), "combination")
+        look_up(SCORES, require(self.score), "score")
+        look_up(NORMALIZERS, require(self.normalize), "normalizer")
+        look_up(MERGES, require(self.merge), "merge").check(self.merge_evaluation)
+        look_up(COMBINES, require(self.combine), "combination")
 
     @property
     def sizes(self) -> Sizes:
-        heads = required(self.heads)
+        heads = require(self.heads)
         return Sizes(self.width, heads, self.head_width or self.width // heads, max_positions=self.limit or 0)
 
     @property
     def noncausal_reason(self) -> str | None:
-        if MERGES[required(self.merge)].is_causal:
+        if MERGES[require(self.merge)].is_causal:
             return None
         return f"merge {self.merge!r} weights every token by all tokens, later ones included; 'reweight' does not"
 
@@ -177,11 +177,11 @@ class MultiHead(Mixer):
         sizes = spec.sizes
         self.heads, self.head_width = sizes.heads, sizes.head_width
         self.inner_width = sizes.heads * sizes.head_width
-        self.score = SCORES[required(spec.score)](sizes)
-        self.normalize = NORMALIZERS[required(spec.normalize)]
-        self.merge = MERGES[required(spec.merge)](spec.merge_evaluation)
+        self.score = SCORES[require(spec.score)](sizes)
+        self.normalize = NORMALIZERS[require(spec.normalize)]
+        self.merge = MERGES[require(spec.merge)](spec.merge_evaluation)
         self.weights = Tap()
-        self.out = Linear(self.inner_width, spec.out, bias=required(spec.bias))
+        self.out = Linear(self.inner_width, spec.out, bias=require(spec.bias))
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:

@@ -19,7 +19,7 @@ from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, wind
 from anaphor.mixers.attention.position import POSITIONS, check_max_positions
 from anaphor.mixers.base import FixedBuffer, KVBuffer, Span
 from anaphor.mixers.layers import Linear
-from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, required
+from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, require
 
 
 class KVCache(NamedTuple):
@@ -72,7 +72,7 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
     @property
     def combined_mask(self) -> Mask:
         """`mask` and `window` as one."""
-        mask = parse_mask(required(self.mask))
+        mask = parse_mask(require(self.mask))
         return mask if self.window is None else mask & window(self.window)
 
     @property
@@ -114,7 +114,7 @@ class Attention(MultiHead):
         super().__init__(spec)
         mask = spec.combined_mask if mask is None else mask
         self.mask = mask if spec.memory is None else mask & window(spec.memory + 1)
-        self.project = Linear(spec.width, 3 * self.inner_width, bias=required(spec.bias))
+        self.project = Linear(spec.width, 3 * self.inner_width, bias=require(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
     @property
@@ -310,8 +310,8 @@ class CrossAttention(MultiHead):
     def __init__(self, spec: CrossAttentionSpec) -> None:
         super().__init__(spec)
         self.source_width = spec.width if spec.source_width is None else spec.source_width
-        self.query = Linear(spec.width, self.inner_width, bias=required(spec.bias))
-        self.project = Linear(self.source_width, 2 * self.inner_width, bias=required(spec.bias))
+        self.query = Linear(spec.width, self.inner_width, bias=require(spec.bias))
+        self.project = Linear(self.source_width, 2 * self.inner_width, bias=require(spec.bias))
 
     def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> Source:
         """`like` is the source itself [B, S, D], `lengths` the number of valid tokens in each row."""
