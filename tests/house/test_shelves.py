@@ -1,4 +1,4 @@
-"""Shelves: each may be deleted, and all of them. What remains is imported, lists its own verbs, and trains."""
+"""Shelves: each may be deleted, and all of them. What remains lists its own verbs, trains, and passes its tests."""
 
 import json
 import os
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import anaphor
-from anaphor.registry import SHELVES
+from anaphor.registry import SHELVES, has_shelf
 
-SOURCE = Path(anaphor.__file__).parent
+ROOT = Path(__file__).parents[2]
 VERBS = {
     "interchange": ("convert", "export"),
     "studies": ("study",),
@@ -55,27 +54,65 @@ assert main([*words, "--out", folder]) == 0
 assert main(["evaluate", folder, "--device", "cpu"]) == 0
 assert main(["score", folder, "a b", "--device", "cpu"]) == 0
 """
+A_PART = ["training", "commands/test_command.py", "commands/test_mistakes.py", "test_config.py", "test_evaluation.py"]
+"""Tests that run often without any shelf."""
+
+THERE = tuple(filter(has_shelf, SHELVES))
+ONE_BY_ONE = [pytest.param((shelf,), marks=pytest.mark.slow, id=shelf) for shelf in THERE]
+ALL = pytest.param(THERE, id="all")
+
+pytestmark = pytest.mark.skipif(not THERE, reason="all shelves were deleted")
 
 
-@pytest.mark.parametrize(
-    "deleted",
-    [pytest.param((shelf,), marks=pytest.mark.slow, id=shelf) for shelf in SHELVES] + [pytest.param(SHELVES, id="all")],
-)
-def test_without_shelves_the_rest_works(deleted, tmp_path):
-    shutil.copytree(SOURCE, tmp_path / "anaphor", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture
+def tree(deleted, tmp_path):
+    """A copy of the project without some shelves and their tests."""
+    hidden, made = ".*", ("__pycache__", "site", "dist", "runs")
+    tree = shutil.copytree(ROOT, tmp_path / "tree", ignore=shutil.ignore_patterns(hidden, *made))
     for shelf in deleted:
-        shutil.rmtree(tmp_path / "anaphor" / shelf)
-    functions, users = ([name for shelf in deleted for name in table.get(shelf, ())] for table in (FUNCTIONS, USERS))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path / "run"), json.dumps([functions, users])],
-        capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        for folder in (tree / "src" / "anaphor" / shelf, tree / "tests" / shelf):
+            shutil.rmtree(folder)
+    return tree
+
+
+def run_python(tree, *words):
+    """Run Python in a copy of the project, as from a shell."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=tree,
+        env=environment | {"PYTHONPATH": str(tree / "src")},
     )  # fmt: skip
+
+
+def run_tests(tree, *paths):
+    """The tests of a copy, on two cores; but not this file, which would copy the copy."""
+    options = ["-n", "2", "-p", "no:cacheprovider", "--ignore", "tests/house/test_shelves.py", "--tb", "short"]
+    return run_python(tree, "-m", "pytest", *options, "--basetemp", str(tree.with_name("tests")), *paths)
+
+
+@pytest.mark.parametrize("deleted", [*ONE_BY_ONE, ALL])
+def test_without_shelves_the_rest_works(deleted, tree, tmp_path):
+    functions, users = ([name for shelf in deleted for name in table.get(shelf, ())] for table in (FUNCTIONS, USERS))
+    done = run_python(tree, "-W", "error", "-c", SCRIPT, str(tmp_path / "run"), json.dumps([functions, users]))
     assert done.returncode == 0, done.stderr
     listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
     for shelf, verbs in VERBS.items():
         for verb in verbs:
-            assert (verb in listed) is (shelf not in deleted)
-            assert (f" {verb}," in done.stderr) is (shelf not in deleted)
+            assert (verb in listed) is (shelf in THERE and shelf not in deleted)
+            assert (f" {verb}," in done.stderr) is (shelf in THERE and shelf not in deleted)
     told = [line for line in done.stdout.splitlines() if line.startswith("anaphor.")]
     assert [line.split()[0] for line in told] == [f"anaphor.{name}" for name in functions]
     assert all(line.endswith("is not installed") for line in told)
+
+
+@pytest.mark.parametrize("deleted", [ALL])
+def test_without_shelves_a_part_of_the_tests_passes(deleted, tree):
+    done = run_tests(tree, *(f"tests/{name}" for name in A_PART))
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deleted", [*ONE_BY_ONE, ALL])
+def test_without_shelves_the_tests_of_the_rest_pass(deleted, tree):
+    done = run_tests(tree)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
