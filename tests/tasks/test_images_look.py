@@ -192,7 +192,7 @@ def test_figures_of_many_images_have_several_rows(run, tmp_path, monkeypatch):
             sizes[count] = figure.size
     assert sizes[2][0] == sizes[3][0]
     assert sizes[3][1] > 1.7 * sizes[2][1]
-    assert image_figures._some(range(40), 4) == [0, 13, 26, 39]
+    assert image_figures._choose_evenly(range(40), 4) == [0, 13, 26, 39]
 
 
 # ---- the page
