@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from anaphor.data.batches import IGNORE_INDEX, Batch, batch_pairs
+from anaphor.data.batches import IGNORE_INDEX, Batch
+from anaphor.data.padded_batches import batch_pairs
 from anaphor.data.pairs import EncodedPairs, EncodedSentences, PairTokenizers
 from anaphor.data.tokenizer import Byte
 from anaphor.models.presets import build_seq2seq

@@ -16,7 +16,7 @@ from anaphor.inspect import recorded
 from anaphor.mixers.attention import layer
 from anaphor.mixers.base import map_state, tensors_of
 from anaphor.models import build
-from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
+from anaphor.models.decoding import WARM_UP, CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
 
 FAMILIES = ["lstm", "qrnn", "transformer", "transformer-xl", "linear", "hybrid", "gpt-nano"]
 
@@ -191,7 +191,7 @@ CAPTURED = {
 
 @pytest.mark.parametrize("name", CAPTURED)
 def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, monkeypatch):
-    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 4)
+    monkeypatch.setattr("anaphor.models.decoding.BLOCK", 4)
     preset = name if name in FAMILIES else "transformer"
     heads = {} if preset in ("lstm", "qrnn") else {"heads": 2}
     model = build(preset, vocabulary=5, width=8, layers=2, **heads, **CAPTURED[name]).double().eval()
@@ -263,7 +263,7 @@ def replayed(monkeypatch):
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("name", ["lstm", "gpt-nano", "hybrid"])
 def test_replayed_steps_that_run_ahead_give_the_tokens_of_plain_ones(name, temperature, replayed, monkeypatch):
-    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 4)
+    monkeypatch.setattr("anaphor.models.decoding.BLOCK", 4)
     more = {} if name == "lstm" else {"heads": 2} | ({"memory": None} if name == "hybrid" else {})
     torch.manual_seed(0)
     model = build(name, vocabulary=40, width=8, layers=2, tied=False, **more).double().train()
@@ -369,7 +369,7 @@ def test_what_cannot_be_captured_is_not():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_logits_of_plain_ones(name, monkeypatch):
-    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 8)
+    monkeypatch.setattr("anaphor.models.decoding.BLOCK", 8)
     preset = name if name in FAMILIES else "transformer"
     heads = {} if preset in ("lstm", "qrnn") else {"heads": 2}
     model = build(preset, vocabulary=5, width=16, layers=2, **heads, **CAPTURED[name]).cuda().eval()
@@ -380,7 +380,7 @@ def test_captured_steps_give_the_logits_of_plain_ones(name, monkeypatch):
         for tokens in torch.randint(5, (80, len(PROMPTS)), device="cuda"):
             torch.testing.assert_close(captured(tokens), plain(tokens), rtol=1e-4, atol=1e-4)
     assert captured.replay is not None
-    monkeypatch.setattr("anaphor.models.language_model.BLOCK", 4)  # attention's memory is enlarged after 25 tokens
+    monkeypatch.setattr("anaphor.models.decoding.BLOCK", 4)  # attention's memory is enlarged after 25 tokens
     greedy = list(generate_rows(model, PROMPTS, 30, Sampler(temperature=0), cuda_graph=True))
     model.cpu()
     assert greedy == list(generate_rows(model, PROMPTS, 30, Sampler(temperature=0)))

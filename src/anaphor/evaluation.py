@@ -17,7 +17,8 @@ from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.metrics.result import LossTotal
 from anaphor.mixers.base import use_threads
-from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
+from anaphor.models.decoding import has_hooks
+from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.progress_listener import report_progress
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is

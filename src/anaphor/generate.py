@@ -19,7 +19,8 @@ from torch import Tensor
 from anaphor.errors import ConfigError, Diverged, count_noun
 from anaphor.evaluation import choose_threads, eval_modules, full_precision, prefill_padded
 from anaphor.mixers.base import select_rows
-from anaphor.models.language_model import WARM_UP, CUDAGraphDecoding, Decoding, LanguageModel, ModelState, can_capture
+from anaphor.models.decoding import WARM_UP, CUDAGraphDecoding, Decoding, can_capture
+from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.typecheck import check_types
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.grammar import GrammarDataset
+from anaphor.data.grammar_dataset import GrammarDataset
 from anaphor.registry import DATASETS
 
 

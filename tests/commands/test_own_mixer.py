@@ -42,7 +42,7 @@ def test_it_generates_and_is_evaluated_with_its_file_only(run, answer_of):
 
 PARTS = """
 import anaphor
-from anaphor.data.grammar import GrammarDataset
+from anaphor.data.grammar_dataset import GrammarDataset
 from anaphor.mixers.recurrent import GRUSpec
 
 anaphor.register_mixer("my-gru", GRUSpec)

@@ -9,13 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.batches import (
-    IGNORE_INDEX,
-    EvaluationStream,
-    Stream,
-    batch_examples,
-    batchify,
-)
+from anaphor.data.batches import IGNORE_INDEX, EvaluationStream, Stream, batchify
+from anaphor.data.padded_batches import batch_examples
 from anaphor.data.stream_order import StreamOrder
 from anaphor.data.text import split_examples
 from anaphor.errors import ConfigError, DataError

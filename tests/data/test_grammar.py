@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from anaphor.data.datasets import open_dataset
-from anaphor.data.grammar import END, Grammar, GrammarDataset, Rule, english
+from anaphor.data.grammar import END, Grammar, Rule
+from anaphor.data.grammar_dataset import GrammarDataset, english
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError, DataError
 

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.data.batches import IGNORE_INDEX, PaddedBatches, batch_pairs
+from anaphor.data.batches import IGNORE_INDEX
 from anaphor.data.datasets import open_dataset
+from anaphor.data.padded_batches import PaddedBatches, batch_pairs
 from anaphor.data.pairs import PairTokenizers, build_pair_tokenizers, encode_pair_split, encode_pairs
 from anaphor.data.tokenizer import Word
 from anaphor.data.treebank import PAD, START, Treebank

@@ -6,10 +6,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from anaphor.data.batches import Stream, batch_examples
+from anaphor.data.batches import Stream
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import count_overlap
 from anaphor.data.datasets import open_dataset
+from anaphor.data.padded_batches import batch_examples
 from anaphor.data.text import split_examples
 from anaphor.data.tokenizer import Word
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data.batches import IGNORE_INDEX, batch_examples
+from anaphor.data.batches import IGNORE_INDEX
+from anaphor.data.padded_batches import batch_examples
 from anaphor.data.text import split_examples
 from anaphor.data.treebank import Treebank
 from anaphor.errors import DataError

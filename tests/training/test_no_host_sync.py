@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anaphor.evaluation import prefill_padded
 from anaphor.mixers import base
 from anaphor.mixers.recurrent import Recurrent
+from anaphor.models.decoding import Decoding, FixedDecoding
 from anaphor.models.embedder import TokenEmbedder
-from anaphor.models.language_model import Decoding, FixedDecoding
 from anaphor.registry import TASKS, has_shelf
 from anaphor.tasks.classify import ClassifyRunSpec
 from anaphor.tasks.lm import LanguageRunSpec

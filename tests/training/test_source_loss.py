@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from anaphor.data.grammar import GrammarDataset
+from anaphor.data.grammar_dataset import GrammarDataset
 from anaphor.registry import DATASETS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.build import build_experiment

@@ -1,4 +1,4 @@
-"""Data sets with named columns, tokenizers, and batches. Only `batches` and `augment` import torch."""
+"""Data sets with named columns, tokenizers, and batches. Only batches and `augment` import torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

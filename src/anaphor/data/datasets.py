@@ -30,7 +30,7 @@ from anaphor.data.dataset import (
 from anaphor.data.download import NamedFile, load_upstream
 from anaphor.data.embedded import Dates, Echo, EchoFit, PythonReference, Reverse
 from anaphor.data.files import TEXT_ENDINGS, StoredFile
-from anaphor.data.grammar import GrammarDataset
+from anaphor.data.grammar_dataset import GrammarDataset
 from anaphor.data.image_files import ImageArchive, ImageFolder
 from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
 from anaphor.data.labeled_text import Columns, open_files, open_labeled_path

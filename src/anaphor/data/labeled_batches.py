@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.data.batches import BatchesByLength, TokenSequences
 from anaphor.data.buckets import Buckets
+from anaphor.data.padded_batches import BatchesByLength, TokenSequences
 from anaphor.data.tokenizer import Ids
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.layer import Attention, KVCache
-from anaphor.mixers.base import DROPOUTS, FixedBuffer, Span, tensors_of
-from anaphor.mixers.linear import QRNN, Linear
-from anaphor.mixers.recurrent import Recurrent
+from anaphor.mixers.base import DROPOUTS, Span
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.embedding import Embedding
@@ -23,11 +20,6 @@ from anaphor.models.head_wrapper import PLAIN_HEAD, HeadWrapper
 from anaphor.models.initialize import INIT_SCHEMES, without_weights
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.registry import HEADS
-
-WARM_UP = 2
-"""Plain steps before one is captured: libraries initialize in the first."""
-BLOCK = 64
-"""Sizes of the memory for keys and values are multiples of this; kernels want aligned masks."""
 
 
 class ModelState(NamedTuple):
@@ -206,159 +198,6 @@ class LanguageModel(TokenModel):
         """[B, T] -> logits of the next token [B, T, V]. `lengths` [B] are those of rows with padding."""
         x, state = self.compute_hidden_states(tokens, state, lengths)
         return self.predict(x, state), state
-
-
-class Decoding:
-    """Steps of one token each, after a state, which must not be used elsewhere afterwards."""
-
-    def __init__(self, model: LanguageModel, state: ModelState) -> None:
-        self.model, self.state = model, state
-
-    @property
-    def lag(self) -> int:
-        """Number of greedy steps that may be started, in the same stream, before the tokens of the one before are
-        read."""
-        return 0
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Process one token of each row; logits of the next one. [B] -> [B, V]"""
-        x, self.state = self.model.compute_hidden_states(tokens[:, None], self.state)
-        return self.model.predict_next(x[:, -1], self.state)
-
-    def greedy(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The same; the most likely next token and its logit, which is finite unless the model is damaged. The next
-        step may overwrite both. [B] -> [B], [B]"""
-        maxima, chosen = self(tokens).max(-1)
-        return chosen, maxima
-
-
-class FixedDecoding(Decoding):
-    """The same with a state whose shapes and addresses do not change from step to step: keys and values have memory of
-    a fixed size, in which unused entries are masked, and the new state is copied to where the old one was."""
-
-    def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
-        super().__init__(model, state)
-        self.used = max((len(cache.keys_values) for cache in state.layers if isinstance(cache, KVCache)), default=0)
-        size = self.used + steps
-        # Twice what is there, so that a token is copied a constant number of times however long the text becomes.
-        # A model without keys and values needs no memory for tokens, and never more.
-        self.allocate(min(size, 2 * max(self.used, 4 * BLOCK)) if self.used else size)
-
-    def allocate(self, size: int) -> None:
-        """Memory for at least so many keys and values, with those of the state."""
-        self.size = -(-size // BLOCK) * BLOCK
-        past_length = self.state.past_length.clone()
-        index = torch.tensor([self.used], device=past_length.device)
-        caches = [layer for layer in self.state.layers if isinstance(layer, KVCache)]
-        # All layers have seen the same tokens: one buffer of positions, and one mask made from it, serve them all.
-        positions = caches[0].fixed_positions(self.used, self.size, past_length, index) if caches else None
-        self.index = index
-        self.state = ModelState(past_length, tuple(_fix(layer, self.used, positions) for layer in self.state.layers))
-        self.tokens = torch.zeros_like(past_length)
-        self.maxima = torch.empty(0)
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        if self.used == self.size:
-            self.allocate(2 * self.size)
-        self.used += 1
-        if tokens is not self.tokens:
-            self.tokens.copy_(tokens)
-        return self.step()
-
-    def greedy(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Read one token for each row. Returns the most likely next token of each, and its logit. [B], [B]"""
-        self(tokens)
-        return self.tokens, self.maxima
-
-    def step(self) -> Tensor:
-        """Read `self.tokens`. Returns the logits of the next token, [B, V]; state and tokens are updated in place."""
-        x, after = self.model.compute_hidden_states(self.tokens[:, None], self.state)
-        for old, new in zip(tensors_of(self.state), tensors_of(after), strict=True):
-            if old is not new:  # keys, values and their positions were written in place
-                old.copy_(new)
-        self.index += 1
-        logits = self.model.predict_next(x[:, -1], after)
-        self.maxima = logits.new_empty(len(logits))
-        torch.max(logits, -1, out=(self.maxima, self.tokens))  # a greedy step finds its input in place
-        return logits
-
-
-class CUDAGraphDecoding(FixedDecoding):
-    """The same as a CUDA graph: launching the kernels of a step from Python takes many times longer than running them.
-    `Decoding` is the slow twin."""
-
-    def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
-        super().__init__(model, state, steps)
-        self.setup()
-
-    def setup(self) -> None:
-        self.stream = torch.cuda.Stream()
-
-    def allocate(self, size: int) -> None:
-        super().allocate(size)
-        self.plain_steps = 0  # kernels of the new shape may have to be loaded, which cannot be recorded
-        self.replay: Callable[[], None] | None = None
-        self.logits = torch.empty(0)
-
-    @property
-    def lag(self) -> int:
-        # Before the memory is enlarged the graph must have finished, for it is given up.
-        return 1 if self.replay is not None and self.used < self.size else 0
-
-    def step(self) -> Tensor:
-        if self.plain_steps < WARM_UP:
-            self.plain_steps += 1
-            return self.warm_up()
-        if self.replay is None:
-            self.replay, self.logits = self.record()
-        self.replay()
-        return self.logits
-
-    def warm_up(self) -> Tensor:
-        """A plain step on the stream that will record: what libraries set up there must not be recorded."""
-        here = torch.cuda.current_stream()
-        self.stream.wait_stream(here)
-        with torch.cuda.stream(self.stream):
-            logits = super().step()
-        here.wait_stream(self.stream)
-        return logits
-
-    def record(self) -> tuple[Callable[[], None], Tensor]:
-        """A function that does the work of a step, which is not done yet, and the logits that it writes."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            logits = super().step()
-        return graph.replay, logits
-
-
-def _fix(state: Any, used: int, positions: FixedBuffer | None) -> Any:
-    """The state of a layer at fixed addresses."""
-    if isinstance(state, KVCache):
-        assert positions is not None, "keys have positions"
-        return state.with_positions(used, positions)
-    if isinstance(state, Tensor):
-        return state.clone()
-    parts = [_fix(part, used, positions) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-
-
-def can_capture(model: LanguageModel) -> bool:
-    """Whether a step has fixed shapes and nothing watches it: in a replay hooks are not called."""
-    if model.head_wrapper is not PLAIN_HEAD or any(block.needs_source for block in model.blocks):
-        return False
-    for mixer in model.layers.mixers:
-        # A bounded memory drops entries, a number of them that the device knows only.
-        is_fixed = isinstance(mixer, Recurrent | QRNN | Linear) or (
-            type(mixer) is Attention and mixer.spec.memory is None
-        )
-        if not is_fixed:
-            return False
-    return not has_hooks(model)
-
-
-def has_hooks(model: nn.Module) -> bool:
-    """Whether something watches its modules. A CUDA graph would not call it."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 @dataclass(frozen=True)

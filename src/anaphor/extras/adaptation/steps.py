@@ -19,7 +19,8 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.extras.adaptation.dynamic_evaluation import FLOOR, Dynamic, Rates, compute_gradients, trainable_weights
 from anaphor.extras.adaptation.neural_cache import Cache, Memory, mix_losses
-from anaphor.models.language_model import LanguageModel, ModelState, has_hooks
+from anaphor.models.decoding import has_hooks
+from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.progress_listener import report_progress
 
 Carry = tuple[ModelState | None, Memory | None]

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from anaphor.beam_search import beam_search
 from anaphor.config import settings_of
-from anaphor.data.batches import Batch, PaddedBatches, Stream, batch_examples, batchify
+from anaphor.data.batches import Batch, Stream, batchify
 from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
-from anaphor.data.grammar import GrammarDataset
+from anaphor.data.grammar_dataset import GrammarDataset
+from anaphor.data.padded_batches import PaddedBatches, batch_examples
 from anaphor.data.stream_order import StreamOrder
 from anaphor.data.text import split_examples
 from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from anaphor.beam_search import Beam, Hypothesis, ensemble, make_step, search_rows
 from anaphor.config import settings_of
-from anaphor.data.batches import Batch, PaddedBatches, batch_pairs
+from anaphor.data.batches import Batch
 from anaphor.data.dataset import PAIR_COLUMNS, Dataset, count_row_overlap
 from anaphor.data.datasets import open_dataset
+from anaphor.data.padded_batches import PaddedBatches, batch_pairs
 from anaphor.data.pairs import (
     EncodedPairs,
     PairSampler,
