@@ -92,15 +92,14 @@ def test_every_lab_ends_within_half_a_minute(name, tmp_path):
     assert list(tmp_path.iterdir())
 
 
-def test_a_missing_name_is_said(capsys):
-    assert main(["lab"]) == 2
-    assert capsys.readouterr().err == "anaphor: `anaphor lab` needs NAME: a lab by name, or `list`\n"
+def test_a_missing_name_is_said(error_of):
+    assert error_of(["lab"]) == "`anaphor lab` needs NAME: a lab by name, or `list`"
 
 
-def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, capsys):
+def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, error_of):
     monkeypatch.chdir(tmp_path)
-    assert main(["lab", "kronecker", "--out", ""]) == 2
-    assert capsys.readouterr().err == "anaphor: out='': a folder or a file needs a name; . is this folder\n"
+    line = error_of(["lab", "kronecker", "--out", ""])
+    assert line == "out='': a folder or a file needs a name; . is this folder"
     assert not list(tmp_path.iterdir())
 
 
@@ -122,11 +121,10 @@ def test_what_goes_into_a_pipe_is_neither_broken_into_lines_nor_filled_up(words,
     assert all(line == line.rstrip() for line in printed[0].splitlines())
 
 
-def test_the_name_of_the_verb_is_taken(tmp_path, capsys):
+def test_the_name_of_the_verb_is_taken(tmp_path, error_of):
     path = tmp_path / "taken.py"
     path.write_text("import anaphor\nanaphor.register_verb('lab', 'another one', print)\n")
-    assert main(["--import", str(path), "--help"]) == 2
-    assert "verb name 'lab' is already registered: choose another name" in capsys.readouterr().err
+    assert "verb name 'lab' is already registered: choose another name" in error_of(["--import", str(path), "--help"])
 
 
 def test_threads_are_set_before_anything_is_computed(monkeypatch):

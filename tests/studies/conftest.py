@@ -20,3 +20,10 @@ def begin(tmp_path):
         return Study(read_study(file), folder, engine, Silent())
 
     return begin
+
+
+@pytest.fixture
+def room(tmp_path, own_cache):
+    """A folder with a longer text."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 200)
+    return tmp_path

@@ -17,13 +17,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def room(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 200)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
-@pytest.fixture
 def two_nodes():
     """The address of a cluster of two nodes on this machine, each with one processor."""
     script = (

@@ -27,13 +27,6 @@ test: none
 """
 
 
-@pytest.fixture
-def room(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 200)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
 def write_study(room, *, widths, seeds, steps):
     path = room / "study.yaml"
     path.write_text(STUDY % {"text": room / "text.txt", "widths": widths, "seeds": seeds, "steps": steps})
