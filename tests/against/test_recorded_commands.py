@@ -19,8 +19,7 @@ def options_and_cases(kind):
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+def _own_folder(tmp_path, monkeypatch, own_cache):
     monkeypatch.setenv("COLUMNS", WIDTH)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

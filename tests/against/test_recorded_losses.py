@@ -58,8 +58,7 @@ def test_every_preset_and_recipe_has_recorded_losses(task):
 @pytest.mark.slow
 @pytest.mark.skipif("ANAPHOR_DATA" not in os.environ, reason="recipes need real data: set ANAPHOR_DATA")
 @pytest.mark.parametrize("name", BUILT)
-def test_every_recipe_builds_the_recorded_model_and_signature(name, monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_every_recipe_builds_the_recorded_model_and_signature(name, monkeypatch, single_precision):
     recorded = BUILT[name]
     task = TASKS[recorded["task"]]
     spec = dataclasses.replace(from_yaml(task.run_spec, recipes_of(task)[name]), device="cpu")

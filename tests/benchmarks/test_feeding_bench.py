@@ -6,8 +6,7 @@ import torch
 from benchmarks import feeding
 
 
-def test_ours_and_the_loop_over_cells_learn_the_same(monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_ours_and_the_loop_over_cells_learn_the_same(monkeypatch, single_precision):
     for name, small in (("WIDTH", 32), ("VOCABULARY", 300)):
         monkeypatch.setattr(feeding, name, small)
     torch.manual_seed(0)

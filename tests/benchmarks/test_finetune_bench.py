@@ -14,8 +14,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def small(monkeypatch, single_precision):
     monkeypatch.setitem(finetune.SHAPES, "cpu", {"layers": 2, "heads": 2, "width": 16})
     monkeypatch.setitem(finetune.BATCH_SIZE, "cpu", 4)
     monkeypatch.setattr(finetune, "TEXTS", 256)

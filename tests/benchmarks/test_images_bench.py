@@ -7,8 +7,7 @@ from benchmarks import images
 
 
 @pytest.mark.parametrize("peer", images.peers())
-def test_both_loops_train_models_of_the_same_size(peer, monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_both_loops_train_models_of_the_same_size(peer, monkeypatch, single_precision):
     monkeypatch.setitem(
         images.SETTINGS, "cpu", {"model": "vit-nano", "width": 16, "layers": 2, "batch_size": 8, "position": "learned"}
     )

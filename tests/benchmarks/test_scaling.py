@@ -24,10 +24,8 @@ TINY = {
 
 
 @pytest.fixture
-def tiny(monkeypatch, tmp_path):
+def tiny(monkeypatch, tmp_path, single_precision, own_cache):
     """Two small recipes of two tasks, and a small search."""
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     data = {"lm": tmp_path / "text.txt", "classify": tmp_path / "labeled.tsv"}
     data["lm"].write_text("a b c d\n" * 100)
     data["classify"].write_text("text\tlabel\n" + "a b c\tx\nd e\ty\n" * 50)
@@ -246,8 +244,7 @@ def test_a_model_that_does_not_fit_is_told_from_one_that_fails(message, monkeypa
         assert scaling.try_model(search, 1, CPU) is None
 
 
-def test_the_largest_model_has_the_shape_of_its_family():
-    torch.set_default_dtype(torch.float32)
+def test_the_largest_model_has_the_shape_of_its_family(single_precision):
     search = Search(largest=3, head_width=8, rows=2, context=6, vocabulary=11, steps=1)
     model = scaling.time_model(search, 2, CPU)
     assert (model.layers, model.width, model.rows, model.context) == (2, 16, 2, 6)

@@ -12,8 +12,7 @@ from benchmarks.time_to_perplexity import main, score, transpose
 
 
 @pytest.mark.parametrize("model", ["lstm", "transformer"])
-def test_the_examples_loop_writes_a_line_for_each_epoch(model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+def test_the_examples_loop_writes_a_line_for_each_epoch(model, tmp_path, monkeypatch, capsys, own_cache):
     monkeypatch.setattr("benchmarks.training.VOCABULARY", 40)
     draw = random.Random(0)
     for split in ("train", "valid", "test"):

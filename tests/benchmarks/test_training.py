@@ -9,8 +9,7 @@ from benchmarks import training
 
 
 @pytest.mark.parametrize("name", training.RECIPES)
-def test_ours_and_the_plain_loop_learn_from_as_many_weights(name, monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_ours_and_the_plain_loop_learn_from_as_many_weights(name, monkeypatch, single_precision):
     monkeypatch.setattr(training, "VOCABULARY", 500)
     ours, plain = (
         training.build_our_loop(name, torch.device("cpu")),

@@ -13,9 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ECHO = runpy.run_path(str(EXAMPLES / "echo.py"))
 
 
-def test_it_prints_the_mean_weight_and_a_sentence_and_draws_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)  # as the command has it
+def test_it_prints_the_mean_weight_and_a_sentence_and_draws_it(tmp_path, capsys, own_cache, single_precision):
     lines = ["a b a b a b", "a b c d e f", "b a"]
     for name in ("train.en", "train.de", "valid.en", "valid.de"):
         (tmp_path / name).write_text("\n".join(lines) + "\n")

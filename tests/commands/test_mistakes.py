@@ -148,8 +148,7 @@ def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, error_of, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_empty_name_is_no_folder_for_evaluate(text, capsys, error_of):
+def test_an_empty_name_is_no_folder_for_evaluate(text, error_of):
     words = "train lm --data text --width 8 --layers 1 --batch-size 2 --bptt 5 --steps 1 --device cpu --no-test"
     assert main([*words.split(), "--out", "run"]) == 0
-    capsys.readouterr()
     assert error_of(["evaluate", "run", "--out", ""]).startswith("out='': a folder or a file needs a name")

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from anaphor.cli.main import main
 
@@ -107,12 +106,10 @@ def test_its_flags_have_a_section_of_help(run, file, capsys):
     assert "--times [INT ...]" in capsys.readouterr().out
 
 
-def test_it_evaluates_runs_of_other_tasks_too(file, tmp_path, capsys, error_of):
-    torch.set_default_dtype(torch.float32)
+def test_it_evaluates_runs_of_other_tasks_too(file, tmp_path, capsys, error_of, single_precision):
     words = ["--data", "shapes", "--max-examples", "64", "--width", "8", "--layers", "1", "--heads", "2"]
     train = ["train", "images", *words, "--batch-size", "16", "--steps", "1", "--device", "cpu", "--no-test"]
     assert main([*train, "--out", str(tmp_path / "images"), "--json"]) == 0
-    capsys.readouterr()
     folder = str(tmp_path / "images")
     assert "--times is for runs of `train lm`" in error_of(["evaluate", folder, *file(), "--times", "2"])
     plain, twice = rows(capsys, folder, *file(tasks=("lm", "images")), "--times", "2")

@@ -47,7 +47,7 @@ def test_the_page_shows_the_file():
     assert shown == FILE.read_text(encoding="utf-8")
 
 
-def test_each_part_changes_the_run(text, tmp_path, capsys):
+def test_each_part_changes_the_run(text, tmp_path):
     """But the callback, which watches."""
     found = {}
     for flags in ([], ["--unit-embeddings"], ["--repetition"], ["--z-loss", "0.01"], ["--repetition", "--log-bonus"]):
@@ -61,7 +61,7 @@ def test_each_part_changes_the_run(text, tmp_path, capsys):
     assert float(lines[-1].partition(",")[2]) != 0
 
 
-def test_it_resumes_bit_identically_after_a_kill(run, tmp_path, capsys):
+def test_it_resumes_bit_identically_after_a_kill(run, tmp_path):
     def log(self, step, **values):
         if step == 6:
             os.kill(os.getpid(), signal.SIGKILL)

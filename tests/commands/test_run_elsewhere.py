@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 import anaphor
 from anaphor.cli.main import main
@@ -20,10 +19,8 @@ TEXT = "the cat sat on the mat\na dog sat on a log\n" * 20
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path, monkeypatch):
+def project(tmp_path, monkeypatch, single_precision, own_cache):
     """A folder with data, where runs are trained, beside another one."""
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     project = tmp_path / "project"
     for folder in (project / "d", project / "pairs", tmp_path / "elsewhere"):
         folder.mkdir(parents=True)
@@ -143,9 +140,8 @@ def test_a_data_path_that_is_no_path_is_ignored(project, elsewhere, capsys, path
     assert "\n" not in line
 
 
-def test_a_name_that_was_mistyped_is_not_taken_for_the_old_data(project, elsewhere, capsys, error_of):
+def test_a_name_that_was_mistyped_is_not_taken_for_the_old_data(project, elsewhere, error_of):
     assert main([*LANGUAGE, "--out", "run"]) == 0
-    capsys.readouterr()
     elsewhere()
     line = error_of(["train", "lm", "--resume", "--force", "--out", str(project / "run"), "--data", "dd"])
     assert "unknown data set 'dd'" in line

@@ -95,7 +95,7 @@ def test_averaging_may_start_on_resume(capsys):
     assert main(["evaluate", "run", "--split", "valid"]) == 0
 
 
-def test_resuming_needs_no_flag_again(tmp_path, capsys, error_of, monkeypatch):
+def test_resuming_needs_no_flag_again(tmp_path, error_of, monkeypatch):
     monkeypatch.setattr(Interruption, "is_requested", lambda self: True)
     train("--steps", "9", "--lr", "0.02", "--layer-dropouts", "0.1", "--out", "run")
     monkeypatch.setattr(Interruption, "is_requested", lambda self: False)
@@ -103,7 +103,6 @@ def test_resuming_needs_no_flag_again(tmp_path, capsys, error_of, monkeypatch):
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run"]) == 0
     assert (tmp_path / "run" / "spec.yaml").read_text() == before
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 9
-    capsys.readouterr()
     assert "is for the task 'lm', not for 'translate'" in error_of(["train", "translate", "--resume", "--out", "run"])
 
 
@@ -213,21 +212,18 @@ def test_padded_examples_have_no_segments(capsys, error_of, words):
         (["--tokens", "20"], "the model has 16 positions: after a prompt of 1 token it can generate 16 more, not 20"),
     ],
 )
-def test_writing_is_refused_before_the_first_token(capsys, error_of, words, message):
+def test_writing_is_refused_before_the_first_token(error_of, words, message):
     train("--model", "gpt-nano", "--heads", "2", "--max-positions", "16", "--steps", "1", "--out", "run")
-    capsys.readouterr()
     assert message in error_of(["generate", "run", "--device", "cpu", *words])
 
 
-def test_rows_of_an_evaluation_are_refused_by_the_name_of_their_flag(capsys, error_of):
+def test_rows_of_an_evaluation_are_refused_by_the_name_of_their_flag(error_of):
     train("--steps", "1", "--out", "run")
-    capsys.readouterr()
     assert "batch_size=0: it must be at least 1" in error_of(["evaluate", "run", "--batch-size", "0"])
 
 
-def test_as_many_tokens_as_there_are_positions_can_be_written(capsys, answer_of):
+def test_as_many_tokens_as_there_are_positions_can_be_written(answer_of):
     train("--model", "gpt-nano", "--heads", "2", "--max-positions", "16", "--steps", "1", "--out", "run")
-    capsys.readouterr()
     assert len(answer_of(["generate", "run", "--tokens", "16", "--json", "--device", "cpu"])["tokens"]) == 16
 
 

@@ -285,7 +285,6 @@ def test_it_is_told_how_many_pairs_are_too_long(runs, tmp_path, capsys, answer_o
     longer = sum(len(line.split()) > 3 for line in (folder / "train.en").read_text().splitlines())
     small = f"--source en --max-length 3 --steps 1 --out {tmp_path}/short"
     words = f"train translate --data {folder} {small} {SETTINGS}".split()
-    capsys.readouterr()
     assert answer_of([*words, "--dry-run", "--json"])["left_out"] == longer > 0
     assert main([*words, "--width", "8"]) == 0
     assert f"left out: {longer} examples (too long)\n" in capsys.readouterr().out

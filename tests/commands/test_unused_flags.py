@@ -120,7 +120,7 @@ def test_a_flag_may_make_a_setting_of_a_recipe_unused(capsys, recipe, words):
     assert dry_run(capsys, override([*LM, "--recipe", recipe], *words.split())) == (0, "")
 
 
-def test_a_file_may_have_unused_settings(tmp_path, capsys, answer_of):
+def test_a_file_may_have_unused_settings(tmp_path, answer_of):
     (tmp_path / "old.yaml").write_text(
         "data: text\nmodel: lstm\nmax_positions: 7\nactivation: relu\ndropout_kind: locked\nbatching: padded\n"
         "bptt: 99\nwidth: 8\nlayers: 1\nsteps: 2\ndevice: cpu\n"
@@ -128,5 +128,4 @@ def test_a_file_may_have_unused_settings(tmp_path, capsys, answer_of):
     assert main(["train", "lm", "--config", "old.yaml", "--no-test", "--out", "run", "--json"]) == 0
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json"]) == 0
     assert main(["train", "lm", "--resume", "--no-test", "--out", "run", "--json", "--steps", "3", "--force"]) == 0
-    capsys.readouterr()
     assert answer_of(["evaluate", "run", "--device", "cpu", "--json"])[0]["loss"] > 0

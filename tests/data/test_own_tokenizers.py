@@ -40,8 +40,7 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def run(file, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+def run(file, tmp_path, capsys, own_cache):
     (tmp_path / "text.txt").write_text("A dog SAT\na cat sat\n" * 40)
     words = ["train", "lm", "--import", file, "--data", str(tmp_path / "text.txt"), "--tokenizer", "lower"]
     words += ["--width", "8", "--steps", "2", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"]

@@ -6,9 +6,8 @@ from anaphor.cli.main import main
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, capsys, own_cache):
     """A function that trains a run of two steps with some flags and returns its folder."""
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
 
     def train(*words):
         text = "a b c d e f\nb c d e f a\n\nc d e f a b\nd e f a b c\n\n" * 8

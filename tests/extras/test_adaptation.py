@@ -425,9 +425,8 @@ def test_on_a_gpu_captured_segments_have_the_losses_of_plain_ones(name, caches, 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_layers_in_evaluation_mode_have_the_gradients_of_training():
+def test_on_a_gpu_layers_in_evaluation_mode_have_the_gradients_of_training(single_precision):
     """cuDNN has a backward pass of recurrent layers also there: nothing drops in this model."""
-    torch.set_default_dtype(torch.float32)
     model, tokens = model_of().cuda(), tokens_of().cuda()[None]
     gradients = []
     for mode in (True, False):
@@ -497,7 +496,7 @@ def test_both_together_have_a_row_after_each_dynamic_evaluation(run, answer_of):
     assert rows[3]["loss"] not in (rows[1]["loss"], rows[2]["loss"])
 
 
-def test_gradients_of_training_are_those_of_the_text_of_training_whatever_is_scored(run, tmp_path, capsys, monkeypatch):
+def test_gradients_of_training_are_those_of_the_text_of_training_whatever_is_scored(run, tmp_path, monkeypatch):
     seen = []
 
     def keep(model, batches, carry):

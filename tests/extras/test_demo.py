@@ -4,7 +4,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
 
 from anaphor.models import preset
 from anaphor.registry import TASKS
@@ -22,9 +21,7 @@ def test_the_models_are_of_equal_size_whatever_python_brings_the_text(vocabulary
     assert max(counts) / min(counts) < 1.02
 
 
-def test_it_prints_a_table_and_samples_and_writes_the_figure(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)  # as the command has it
+def test_it_prints_a_table_and_samples_and_writes_the_figure(tmp_path, capsys, own_cache, single_precision):
     tiny = {"width": 16, "epochs": None, "steps": 2, "eval_every": 1, "eval_batch_size": 100, "device": "cpu"}
     models = {name: {**settings, **tiny} for name, settings in DEMO["MODELS"].items()}
     figure = DEMO["demo"](tmp_path / "demo", models)

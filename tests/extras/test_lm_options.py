@@ -51,8 +51,7 @@ def files_of(out):
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_a_run_resumes_with_the_same_bits_and_scores_the_same_when_loaded(tmp_path, case):
-    torch.set_default_dtype(torch.float32)
+def test_a_run_resumes_with_the_same_bits_and_scores_the_same_when_loaded(tmp_path, case, single_precision):
     spec, out = LanguageRunSpec(**SPEC | OPTIONS[case]), tmp_path / "parts"
     execute(spec, tmp_path / "whole", test=False)
     with pytest.raises(SystemError):
@@ -66,9 +65,8 @@ def test_a_run_resumes_with_the_same_bits_and_scores_the_same_when_loaded(tmp_pa
     assert run.generate("the", tokens=5)
 
 
-def test_a_run_with_ngrams_is_used_without_its_data(tmp_path):
+def test_a_run_with_ngrams_is_used_without_its_data(tmp_path, single_precision):
     """The words come from the checkpoint."""
-    torch.set_default_dtype(torch.float32)
     execute(LanguageRunSpec(**SPEC, ngram_embedding=True), tmp_path / "run", test=False)
     expected = load_run(tmp_path / "run", device="cpu").model.embed.weight
     for file in (tmp_path / "text").iterdir():
@@ -79,9 +77,8 @@ def test_a_run_with_ngrams_is_used_without_its_data(tmp_path):
     assert run.generate("the", tokens=3)
 
 
-def test_a_run_with_extras_can_be_continued_with_its_weights(tmp_path):
+def test_a_run_with_extras_can_be_continued_with_its_weights(tmp_path, single_precision):
     """The embeddings of words and n-grams are one plain table by then; the pointer is a new one."""
-    torch.set_default_dtype(torch.float32)
     execute(LanguageRunSpec(**SPEC, ngram_embedding=True, pointer_memory=8), tmp_path / "first", test=False)
     first = load_run(tmp_path / "first", device="cpu").model
     settings = {"data": "text", "device": "cpu", "steps": 1, "init": str(tmp_path / "first")}
@@ -124,9 +121,8 @@ def test_the_pointer_is_scored_the_same_in_any_segments():
     assert losses == pytest.approx([losses[-1]] * 3, rel=1e-9)
 
 
-def test_options_that_are_off_leave_no_setting(tmp_path):
+def test_options_that_are_off_leave_no_setting(tmp_path, single_precision):
     """So that runs from before these options can be resumed."""
-    torch.set_default_dtype(torch.float32)
     execute(LanguageRunSpec(**{**SPEC, "steps": 1}), tmp_path / "run", test=False)
     settings = RunFolder(tmp_path / "run").read_settings()
     assert not [name for name in settings if name.startswith(("partial", "ngram", "words", "pointer"))]

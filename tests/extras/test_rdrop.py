@@ -161,8 +161,7 @@ def test_without_a_price_a_batch_is_read_once_and_to_the_bit_as_ever(model):
 # ---- training
 
 
-def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
-    torch.set_default_dtype(torch.float32)
+def test_learning_pays_it_and_no_loss_shows_it(tmp_path, single_precision):
     free, dear = (_run(tmp_path / str(price), price) for price in (0.0, 1000.0))
     assert dear["train_loss"] < 10, "the penalty is no part of what is told"
     assert dear["disagreement"] < 0.5 * free["disagreement"]
@@ -192,8 +191,7 @@ def _run(out, price):
     return {"train_loss": told["train_loss"], "disagreement": cost.item(), "tokens": watcher.tokens}
 
 
-def test_a_run_from_the_command_line_remembers_its_price(tmp_path, answer_of):
-    torch.set_default_dtype(torch.float32)
+def test_a_run_from_the_command_line_remembers_its_price(tmp_path, answer_of, single_precision):
     words = "train translate --data reverse --width 16 --steps 3 --dropout 0.1 --rdrop 5 --no-test"
     result = answer_of([*words.split(), "--beam", "1", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"])
     assert (result["status"], result["steps"]) == ("finished", 3)

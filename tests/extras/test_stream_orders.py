@@ -104,8 +104,7 @@ def weights_of(out):
 
 
 @pytest.mark.usefixtures("text")
-def test_a_run_resumes_with_the_same_bits(tmp_path):
-    torch.set_default_dtype(torch.float32)
+def test_a_run_resumes_with_the_same_bits(tmp_path, single_precision):
     sizes = {"data": "text", "width": 8, "layers": 1, "batch_size": 4, "bptt": 5, "steps": 24, "eval_every": 8}
     orders = {"random_offset": True, "partial_shuffle": True}
     spec, out = TASKS["lm"].run_spec(**sizes, **orders, device="cpu"), tmp_path / "parts"

@@ -4,7 +4,6 @@ import io
 import sys
 
 import pytest
-import torch
 
 from anaphor.cli.main import main
 from anaphor.cli.table import for_terminal
@@ -18,8 +17,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
-def test_a_generated_text(text, tmp_path, monkeypatch, stream):
-    torch.set_default_dtype(torch.float32)
+def test_a_generated_text(text, tmp_path, monkeypatch, stream, single_precision):
     for split in ("train", "valid"):
         (tmp_path / "text" / f"{split}.txt").write_text("\x1b[31m\x07" * 200)
     words = [

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from anaphor.cli.main import main
 
@@ -19,8 +18,7 @@ def memory(name):
 
 
 @pytest.mark.skipif(not os.access(RESET, os.W_OK), reason="the peak of the memory cannot be reset")
-def test_a_long_text(text, tmp_path, capsys):
-    torch.set_default_dtype(torch.float32)
+def test_a_long_text(text, tmp_path, capsys, single_precision):
     words = ["train", "lm", "--data", "text", "--tokenizer", "byte", "--width", "4", "--layers", "1", "--bptt", "16"]
     assert main([*words, "--steps", "1", "--device", "cpu", "--no-test", "--out", "run"]) == 0
     evaluate = ["evaluate", "run", "--device", "cpu", "--bptt", "100", "--batch-size", "50"]

@@ -41,10 +41,8 @@ def litter(out):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
+def here(tmp_path, capsys, own_cache, single_precision):
     """The same run in this process, which need not load torch again; its exit code and stderr."""
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
 
     def trained(out, *more):
         code = main(command(tmp_path, out, *STEPS, *more))

@@ -23,11 +23,10 @@ def run(text, tmp_path, capsys):
     return out
 
 
-def test_a_new_run_that_diverges_leaves_the_old_one(run, capsys, answer_of, error_of):
+def test_a_new_run_that_diverges_leaves_the_old_one(run, answer_of, error_of):
     before = json.loads((run / "result.json").read_text())
     assert main([*SMALL, "--steps", "9", "--lr", "1e30", "--overwrite", "--out", str(run)]) == 3
     assert json.loads((run / "previous" / "result.json").read_text()) == before
-    capsys.readouterr()
     (row,) = answer_of(["evaluate", str(run / "previous"), "--json"])
     assert row["loss"] == before["valid"]["loss"]
     for words in (["evaluate", str(run)], [*SMALL, "--out", str(run)]):
@@ -40,7 +39,7 @@ def test_a_new_run_with_a_checkpoint_deletes_the_old_one(run):
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-5"]
 
 
-def test_the_old_run_survives_two_failures(run, capsys):
+def test_the_old_run_survives_two_failures(run):
     for _ in range(2):
         assert main([*SMALL, "--steps", "9", "--lr", "1e30", "--overwrite", "--out", str(run)]) == 3
     assert (run / "previous" / "checkpoints" / "step-3").is_dir()

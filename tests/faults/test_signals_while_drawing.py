@@ -78,8 +78,7 @@ def test_a_signal_while_curves_are_drawn_stops_training_unscored(
     assert result["figures"]
 
 
-def test_ctrl_c_while_figures_of_look_are_drawn_leaves_none_half_written(tmp_path, capsys, send):
-    torch.set_default_dtype(torch.float32)
+def test_ctrl_c_while_figures_of_look_are_drawn_leaves_none_half_written(tmp_path, capsys, send, single_precision):
     words = [*SMALL, "--data", str(text_file(tmp_path)), "--out", str(tmp_path / "run"), "--no-test"]
     assert main(words) == 0
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "which ends the program at once"

@@ -24,8 +24,7 @@ TEXT = "the cat sat on the mat"
 
 
 @pytest.fixture(autouse=True)
-def _as_the_command_has_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
+def _as_the_command_has_it(monkeypatch, own_cache):
     monkeypatch.setenv("COLUMNS", "100")
     torch.set_default_dtype(torch.float32)
 

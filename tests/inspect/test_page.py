@@ -72,8 +72,7 @@ def test_a_page_that_would_be_too_large_is_rounded_then_cut_and_says_so(parts_of
 
 
 @pytest.mark.slow
-def test_six_by_six_heads_on_a_thousand_tokens_stay_below_fifteen_megabytes():
-    torch.set_default_dtype(torch.float32)
+def test_six_by_six_heads_on_a_thousand_tokens_stay_below_fifteen_megabytes(single_precision):
     tokenizer = Word.train(" ".join(map(str, range(200))))
     model = LanguageModelSpec(vocabulary=len(tokenizer), layers=6, heads=6, width=48, feedforward=0).build()
     with torch.no_grad():
@@ -271,8 +270,7 @@ def test_weights_below_zero_and_on_later_tokens_are_shown(tab, tmp_path):
     undisturbed(tab, address)
 
 
-def test_a_thousand_tokens_stay_usable(tab, tmp_path):
-    torch.set_default_dtype(torch.float32)
+def test_a_thousand_tokens_stay_usable(tab, tmp_path, single_precision):
     tokenizer = BPE.train("the cat sat\n" * 3, 260)
     model = build("hybrid", vocabulary=len(tokenizer), width=16, layers=2, memory=1200)
     look = look_at(model, tokenizer, "the cat sat on\n" * 100)

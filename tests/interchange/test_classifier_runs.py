@@ -30,8 +30,7 @@ TEXTS = ["The statement is executed.", "no", "The value of an expression is its 
 
 
 @pytest.fixture(autouse=True)
-def _single_precision(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)  # as outside of tests
+def _single_precision(tmp_path, monkeypatch, single_precision):
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{text},{label}\n" for text in ("the statement", "a value") for label in ("good", "bad"))
     (tmp_path / "data.csv").write_text("text,label\n" + rows * 6)
@@ -72,8 +71,7 @@ def test_a_head_that_does_not_choose_among_classes_is_refused(folders, tmp_path,
     assert build_experiment(spec).classes == ("bad", "good")
 
 
-def test_a_converted_classifier_predicts_as_transformers_does(folders, capsys, answer_of):
-    capsys.readouterr()
+def test_a_converted_classifier_predicts_as_transformers_does(folders, answer_of):
     rows = answer_of(["predict", str(folders / "bert-run"), *TEXTS, "--json", "--device", "cpu"])
     peer, tokenizer = load(folders / "bert", torch.float32), tokenizer_of("bert")
     for text, row in zip(TEXTS, rows, strict=True):
@@ -92,8 +90,7 @@ def test_truncation_keeps_the_special_token_at_the_end(folders):
     assert ids.tolist() == [*whole[:4].tolist(), whole[-1]]
 
 
-def test_a_converted_run_is_scored_on_given_data_only(folders, capsys, answer_of, error_of, tmp_path):
-    capsys.readouterr()
+def test_a_converted_run_is_scored_on_given_data_only(folders, answer_of, error_of, tmp_path):
     (tmp_path / "own.csv").write_text("text,label\n" + "the value,sad\nno value,glad\n" * 10)
     run = str(folders / "bert-run")
     (row,) = answer_of(["evaluate", run, "--data", "own.csv", "--json", "--device", "cpu"])
@@ -147,8 +144,7 @@ def test_fine_tuning_starts_from_a_folder_or_a_run(folders, name):
         torch.testing.assert_close(experiment.model.eval().compute_hidden_states(ids), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_the_command_fine_tunes_saves_and_predicts(folders, capsys, answer_of):
-    capsys.readouterr()
+def test_the_command_fine_tunes_saves_and_predicts(folders, answer_of):
     flags = ["--data", "data.csv", "--steps", "2", "--device", "cpu", "--out", "tuned", "--json", "--freeze", "0"]
     result = answer_of(["train", "classify", "--init", str(folders / "bert-base"), *flags])
     assert result["valid"]["signature"].startswith("texts:2|classes:2|tokenizer:pretrained|vocab:")
@@ -159,8 +155,7 @@ FINE_TUNING = {"fine-tuning-optimizers": 3, "fine-tuning-grid": 18}
 
 
 @pytest.mark.parametrize(("name", "count"), FINE_TUNING.items())
-def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, capsys, error_of):
-    capsys.readouterr()
+def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, error_of):
     line = error_of(["study", name, "--device", "cpu"])
     assert line.startswith(f"study {name!r} has no init of its own: give it with --init, a run or a folder")
     line = error_of(["study", name, "--device", "cpu", "--init", "nowhere", "--data", "data.csv"])

@@ -13,8 +13,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def small(monkeypatch, single_precision):
     monkeypatch.setattr(decoding, "NEW_TOKENS", 6)
     monkeypatch.setattr(decoding, "ROWS", 3)
     monkeypatch.setattr(decoding, "READS", 1)

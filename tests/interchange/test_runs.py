@@ -40,8 +40,7 @@ def vit(tmp_path_factory):
     return folder
 
 
-def test_a_converted_gpt2_scores_as_transformers_does(gpt2, capsys, answer_of):
-    capsys.readouterr()
+def test_a_converted_gpt2_scores_as_transformers_does(gpt2, answer_of):
     (row,) = answer_of(["score", str(gpt2 / "run"), "The statement is executed.", "--json"])
     peer = load(gpt2 / "peer", torch.float32)
     ids = torch.tensor([[0, *tokenizer_of("gpt2")("The statement is executed.")["input_ids"]]])
@@ -78,20 +77,18 @@ def test_a_converted_run_is_evaluated_on_given_data(gpt2, tmp_path, answer_of, e
     assert "vocab:400" in row["signature"]
 
 
-def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_path, capsys, answer_of):
+def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_path, answer_of):
     words = ["report", str(gpt2 / "run"), "--out", str(tmp_path / "page.html"), "--device", "cpu", "--json"]
-    capsys.readouterr()
     (line,) = answer_of(words)["left_out"]
     assert line == "the inside of run: the run was converted and has no data of its own; a model of text takes --text"
     assert answer_of([*words, "--text", "The statement"])["left_out"] == []
 
 
-def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, capsys, answer_of):
+def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, answer_of):
     save(tmp_path / "peer", "gpt2", "gpt2", n_positions=512)
     assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "converted")]) == 0
     words = "lm --data grammar --model lstm --width 8 --layers 1 --steps 1 --device cpu --no-test --json"
     assert main(["train", *words.split(), "--out", str(tmp_path / "trained")]) == 0
-    capsys.readouterr()
     out = tmp_path / "page.html"
     folders = [str(tmp_path / name) for name in ("converted", "trained")]
     assert answer_of(["report", *folders, "--out", str(out), "--device", "cpu", "--json"])["left_out"] == []
@@ -127,7 +124,7 @@ def test_what_was_converted_is_exported_byte_by_byte(gpt2, vit, tmp_path, error_
     assert "is not empty" in error_of(["export", str(gpt2 / "run"), "--out", str(tmp_path / "gpt2")])
 
 
-def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_path, capsys, answer_of, error_of):
+def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_path, answer_of, error_of):
     import numpy as np
     from PIL import Image
 
@@ -142,7 +139,6 @@ def test_a_converted_vit_classifies_data_by_the_names_of_its_classes(vit, tmp_pa
         for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
             (tmp_path / split / label).mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(tmp_path / split / label / f"{number}.png")
-    capsys.readouterr()
     found = answer_of(["evaluate", str(vit / "run"), "--data", str(tmp_path), "--json"])
     assert found[0]["loss"] == pytest.approx(expected, abs=1e-5)
     (tmp_path / "train" / labels[0]).rename(tmp_path / "train" / "bad")
@@ -177,9 +173,8 @@ def peer_probabilities(folder, family):
     return torch.stack(rows)
 
 
-def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, tmp_path, capsys, answer_of):
+def test_a_converted_classifier_predicts_what_transformers_predicts(classifier, tmp_path, answer_of):
     folder, family = classifier
-    capsys.readouterr()
     rows = answer_of(["predict", str(folder / "run"), *TEXTS, "--json"])
     ours = torch.tensor([[row["probabilities"][name] for name in ("sad", "glad", "mad")] for row in rows])
     assert len(anaphor.load_run(folder / "run").hidden_states(TEXTS[0])) == 2

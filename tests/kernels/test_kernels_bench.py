@@ -7,8 +7,7 @@ from anaphor.tasks.lm import LanguageRunSpec
 from benchmarks import kernels
 
 
-def test_every_kernel_of_a_step_is_timed(monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_every_kernel_of_a_step_is_timed(monkeypatch, single_precision):
     spec = LanguageRunSpec(data="grammar", model="lstm", width=8, layers=1, optimizer="sgd", lr=1.0, clip=0.25)
     monkeypatch.setattr(kernels, "find_recipes", lambda names: {names[0]: (TASKS["lm"], spec)})
     monkeypatch.setattr(kernels, "RECIPES", {"cpu": ("small",)})

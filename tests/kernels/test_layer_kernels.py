@@ -140,8 +140,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
 
 @pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.0}, {"layer_lr": (0.5, 0.0)}])
-def test_steps_by_the_kernels_learn_what_those_by_torch_do(changes, monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_steps_by_the_kernels_learn_what_those_by_torch_do(changes, monkeypatch, single_precision):
     settings = {"model": "transformer", "position": "learned", "carry": False, "tied": False, "layers": 2, "width": 8}
     settings |= {"optimizer": "sgd", "lr": 2.0, "clip": 0.25, "batch_size": 3, "bptt": 5, "dtype": "float32"}
     spec = LanguageRunSpec(data="grammar", device=DEVICE.type, cuda_graph=False, **settings | changes)

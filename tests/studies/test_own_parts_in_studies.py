@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from anaphor.cli.main import main
 from studies.here import Here
@@ -44,9 +43,8 @@ anaphor.register_callback("counter", make, Settings)
 
 
 @pytest.fixture
-def study(text, tmp_path, capsys):
+def study(text, tmp_path, capsys, single_precision):
     """A function that runs a study with a file of the user's. Returns its exit code and its cells."""
-    torch.set_default_dtype(torch.float32)
 
     def run(content, file):
         (tmp_path / "study.yaml").write_text(content)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from anaphor.errors import ConfigError
 from anaphor.registry import IMPORTED, TASKS, ImportedFile, import_file
@@ -26,8 +25,7 @@ seeds: 2
 
 
 @pytest.fixture(autouse=True)
-def _imported():
-    torch.set_default_dtype(torch.float32)
+def _imported(single_precision):
     import_file(FILE)
 
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from anaphor.data.datasets import open_dataset
 from anaphor.registry import TASKS
@@ -65,10 +64,8 @@ def test_by_length_nobody_is_best_who_is_not_so_in_the_study(tmp_path):
 
 
 @pytest.fixture
-def small_study(tmp_path, monkeypatch):
+def small_study(tmp_path, own_cache, single_precision):
     """A function that gives a study of one cell with these lengths."""
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
     (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 400)
     (tmp_path / "out").mkdir()
 
@@ -108,9 +105,7 @@ def test_lengths_that_are_added_later_are_measured_on_test_too(small_study, tmp_
     assert scores[0] == scores[1] == scores[2]
 
 
-def test_scores_of_a_test_split_that_has_changed_are_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
+def test_scores_of_a_test_split_that_has_changed_are_measured_again(tmp_path, own_cache, single_precision):
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the cat sat on the mat\n" * 20)
     file = tmp_path / "study.yaml"

@@ -437,7 +437,7 @@ def test_a_damaged_result_of_a_cell_of_a_sealed_study_is_named_and_what_to_do(co
     assert engine.jobs == [("train", damaged.parent.name)]
 
 
-def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
+def test_an_engine_that_is_not_known_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "bptt", "--engine", "rya", "--device", "cpu"]) == 2
     assert list(tmp_path.iterdir()) == []

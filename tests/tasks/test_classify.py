@@ -56,8 +56,7 @@ def read_metrics(out):
 
 
 @pytest.fixture(autouse=True)
-def _data(monkeypatch, tmp_path):
-    torch.set_default_dtype(torch.float32)
+def _data(monkeypatch, tmp_path, single_precision):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(registry.DATASETS._entries, "colors", colors)
     monkeypatch.setattr(

@@ -157,12 +157,11 @@ def test_the_start_token_is_never_a_target_and_every_other_token_is_one_once(tal
         assert real == len(made.tokenizer.encode(made.source.text(split))) - rows
 
 
-def test_a_few_examples_are_learnt_by_heart(tmp_path, capsys, answer_of):
+def test_a_few_examples_are_learnt_by_heart(tmp_path, answer_of):
     """Which of them comes nobody can know; all that follows its first word is certain."""
     lines = [f"{thing.upper()}:\nI was in the {place}, and nobody saw me." for thing in THINGS for place in PLACES]
     data, out, limit = written(tmp_path / "text.txt", lines[::4] + lines), tmp_path / "run", 4
     train(out, data=data, max_examples=limit, steps=120, eval_every=120, batch_size=limit, lr=1e-2)
-    capsys.readouterr()
     (row,) = answer_of(["evaluate", str(out), "--split", "train", "--json"])
     assert row["tokens"] == 13 * limit
     certain = row["loss"] - limit * math.log(limit) / row["tokens"]

@@ -49,8 +49,7 @@ def bars(height=8, width=8):
 
 
 @pytest.fixture(autouse=True)
-def _data(monkeypatch, tmp_path):
-    torch.set_default_dtype(torch.float32)
+def _data(monkeypatch, tmp_path, single_precision):
     monkeypatch.chdir(tmp_path)
     register_dataset("bars", bars)
 

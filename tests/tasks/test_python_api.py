@@ -27,9 +27,8 @@ def run(text):
 
 
 @pytest.fixture
-def translation(tmp_path, monkeypatch):
+def translation(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     for name in ("train.en", "train.de", "valid.en", "valid.de"):
         (tmp_path / name).write_text("a b a b a b\na b c d e f\nb a\n")
     settings = {"data": str(tmp_path), "source": "en", "width": 8, "steps": 1, "beam": 2, "device": "cpu"}

@@ -4,7 +4,6 @@ import gc
 import weakref
 
 import pytest
-import torch
 
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import experiment as lm
@@ -15,9 +14,8 @@ BASE = {"width": 8, "layers": 1, "batch_size": 2, "device": "cpu"}
 
 
 @pytest.fixture(autouse=True)
-def _data(tmp_path, monkeypatch):
+def _data(tmp_path, monkeypatch, single_precision):
     monkeypatch.chdir(tmp_path)
-    torch.set_default_dtype(torch.float32)
     for name in ("train.txt", "valid.txt", "train.en", "train.de", "valid.en", "valid.de"):
         (tmp_path / name).write_text("the cat sat\n\na dog sat on a log\n\n" * 30 if "txt" in name else "a cat\n" * 60)
 

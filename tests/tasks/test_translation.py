@@ -69,8 +69,7 @@ def test_more_sentences_are_translated_at_once_on_a_gpu_unless_they_are_long_or_
 
 @pytest.mark.parametrize("steps", [0, 12])
 @pytest.mark.parametrize("name", SEQ2SEQ_PRESETS)
-def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps):
-    torch.set_default_dtype(torch.float32)
+def test_a_sentence_alone_and_in_a_batch_of_64_is_translated_alike(name, steps, single_precision):
     source = Reverse(pairs=200)
     experiment = train(experiment_of(source, name), steps)
     sentences = [text for text, _ in source.rows("train").values[:64]]
@@ -174,8 +173,7 @@ def _few_pairs(monkeypatch):
 
 
 @pytest.mark.usefixtures("_few_pairs")
-def test_the_best_can_be_chosen_by_bleu(tmp_path, answer_of, monkeypatch):
-    torch.set_default_dtype(torch.float32)
+def test_the_best_can_be_chosen_by_bleu(tmp_path, answer_of, monkeypatch, single_precision):
     measured, given = TranslationExperiment.bleu, iter([10.0, 30.0, 20.0])
 
     def bleu(self, *words):
@@ -196,8 +194,7 @@ def test_the_best_can_be_chosen_by_bleu(tmp_path, answer_of, monkeypatch):
 
 @pytest.mark.usefixtures("_few_pairs")
 @pytest.mark.parametrize("model", ["luong", "transformer-translation"])
-def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model):
-    torch.set_default_dtype(torch.float32)
+def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, model, single_precision):
     spec = TranslationRunSpec(
         data="reverse", model=model, width=16, layers=2, dropout=0.2, label_smoothing=0.1, average="ema", steps=8,
         eval_every=3, batch_size=8, beam=1, device="cpu",

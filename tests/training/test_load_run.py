@@ -24,9 +24,8 @@ pytestmark = pytest.mark.usefixtures("text")
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, single_precision):
     """The folder of a run whose best checkpoint is not the newest."""
-    torch.set_default_dtype(torch.float32)
     execute(LanguageRunSpec(**SPEC), tmp_path / "run", test=False)
     for step, best in ((2, 2), (4, 2)):
         saved = checkpoint.read(tmp_path / "run" / "checkpoints" / f"step-{step}")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 import anaphor
@@ -57,8 +56,7 @@ pytestmark = pytest.mark.usefixtures("text", "_single_precision")
 
 
 @pytest.fixture
-def _single_precision(monkeypatch, tmp_path):
-    torch.set_default_dtype(torch.float32)
+def _single_precision(monkeypatch, tmp_path, single_precision):
     monkeypatch.chdir(tmp_path)
 
 

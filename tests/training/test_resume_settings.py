@@ -194,7 +194,7 @@ anaphor.register_preset("lm", "{name}", {{"mixers": ("lstm",), "layers": 1}})
 """
 
 
-def test_import_alone_may_be_given_several_times(tmp_path, capsys, error_of):
+def test_import_alone_may_be_given_several_times(tmp_path, error_of):
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(PART.format(name=name))
     imports = ["--import", "first.py", "--import", "second.py"]
@@ -202,7 +202,6 @@ def test_import_alone_may_be_given_several_times(tmp_path, capsys, error_of):
         assert main([*override(NEW, "--model", name, "--out", name), *imports]) == 0
         recorded = RunFolder(tmp_path / name).read_document()["imports"]
         assert f"{tmp_path / name}.py" in [entry["file"] for entry in recorded]
-    capsys.readouterr()
     assert error_of([*NEW, *imports, "--seed", "1", "--seed", "1"]) == "--seed is given twice: give it once"
 
 

@@ -35,10 +35,8 @@ RUNS = {
 
 
 @pytest.fixture(autouse=True)
-def _data(tmp_path, monkeypatch):
+def _data(tmp_path, monkeypatch, own_cache, single_precision):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)
     for folder in ("text", "pairs"):
         (tmp_path / folder).mkdir()
     for split in ("train", "valid"):
@@ -200,7 +198,7 @@ def settings_with(task, file, *flags):
     return read(TASKS[task], ["--config", str(file), *flags])[1]
 
 
-def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, capsys, error_of):
+def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, error_of):
     folder, _ = train("hybrid")
     assert main(["train", "lm", "--config", "run/spec.yaml", "--model", "gru", "--heads", "None", "--no-test",
                  "--out", "gru", "--json"]) == 0  # fmt: skip
@@ -210,7 +208,6 @@ def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, cap
         0
     ].read_settings()
     assert found == plain
-    capsys.readouterr()
     line = error_of(["train", "lm", "--config", "run/spec.yaml", "--model", "gru", "--dry-run"])
     assert "heads=2 is not used by the layers gru, gru" in line
     assert settings_with("lm", folder.spec, "--model", "transformer-xl").heads == 2

@@ -7,7 +7,6 @@ import struct
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from anaphor.api import execute
 from anaphor.errors import ConfigError, DataError
@@ -37,9 +36,7 @@ class Killer:
 
 
 @pytest.fixture
-def spec(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
-    torch.set_default_dtype(torch.float32)  # as the command has it
+def spec(tmp_path, own_cache, single_precision):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nthe dog sat on the log\na bird sang\n" * 20, encoding="utf-8")
     return LanguageRunSpec(

@@ -191,8 +191,7 @@ def test_a_score_is_kept_where_no_time_is_left_for_figures(text, tmp_path, passi
     assert "some figures are not drawn: the minutes are over" in warnings
 
 
-def test_an_old_result_does_not_outlive_the_weights(text, tmp_path):
-    torch.set_default_dtype(torch.float32)
+def test_an_old_result_does_not_outlive_the_weights(text, tmp_path, single_precision):
     few = LanguageRunSpec(data=text, model="lstm", width=8, layers=1, batch_size=4, bptt=6, steps=2, device="cpu")
     execute(few, tmp_path / "run", test=False)
     assert (tmp_path / "run" / "result.json").exists()

@@ -27,7 +27,7 @@ def test_the_file_and_its_size_are_told(run, tmp_path, capsys, answer_of):
     assert "Content-Security-Policy" in out.read_text(encoding="utf-8")
 
 
-def test_models_are_asked_unless_they_are_refused(run, tmp_path, capsys):
+def test_models_are_asked_unless_they_are_refused(run, tmp_path):
     assert main(["report", str(run), "--out", str(tmp_path / "a.html"), "--text", "these old", "--device", "cpu"]) == 0
     assert main(["report", str(run), "--out", str(tmp_path / "b.html"), "--no-model"]) == 0
     assert "POST /api/look" in (tmp_path / "a.html").read_text(encoding="utf-8")
@@ -77,12 +77,11 @@ def test_a_missing_file_is_said(error_of):
     assert error_of(["report", "run"]) == "`anaphor report` needs --out PATH: HTML file to write"
 
 
-def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(text, tmp_path, capsys, answer_of):
+def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(text, tmp_path, answer_of):
     parts = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
     words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
     run = ["--import", parts, "--model", "leaky", "--device", "cpu", "--json", "--out", "run"]
     assert main(["train", "lm", *words, *run]) == 0
-    capsys.readouterr()
     spec = tmp_path / "run" / "spec.yaml"
     spec.write_text(re.sub(r"sha256: \w+", f"sha256: {'0' * 64}", spec.read_text()))
     words = ["report", "run", "--import", parts, "--out", "a.html", "--device", "cpu", "--json"]
