@@ -24,20 +24,20 @@ def save(folder, kind, family=None, **more):
 pytestmark = pytest.mark.usefixtures("single_precision")
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gpt2")
-    save(folder / "peer", "gpt2", "gpt2")
+def convert(folder, *kind, **options):
+    save(folder / "peer", *kind, **options)
     assert main(["convert", str(folder / "peer"), "--out", str(folder / "run")]) == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return convert(tmp_path_factory.mktemp("gpt2"), "gpt2", "gpt2")
 
 
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vit")
-    save(folder / "peer", "vit", image_size=16)
-    assert main(["convert", str(folder / "peer"), "--out", str(folder / "run")]) == 0
-    return folder
+    return convert(tmp_path_factory.mktemp("vit"), "vit", image_size=16)
 
 
 def test_a_converted_gpt2_scores_as_transformers_does(gpt2, answer_of):

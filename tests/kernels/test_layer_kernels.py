@@ -52,20 +52,17 @@ def in_double(function):
 @settings(max_examples=6, deadline=None)
 @given(rows=st.integers(1, 9), width=st.sampled_from([1, 16, 37]))
 @example(rows=234, width=24).via("many rows are shared by few programs")
-def test_layer_norm_and_its_gradients_are_those_of_torch(rows, width):
-    tensors = drawn((rows, 3, width), (width,), (width,))
-    ours = output_and_gradients(lambda x, w, b: layer_norm.normalize(x, None, w, b, 1e-5, torch.float32), tensors)
-    theirs = output_and_gradients(in_double(lambda x, w, b: F.layer_norm(x, (width,), w, b)), tensors)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("added", [0, 1])
+def test_layer_norm_and_its_gradients_are_those_of_torch(rows, width, added):
+    """Also of a sum."""
+    tensors = drawn(*[(rows, 3, width)] * (1 + added), (width,), (width,))
 
+    def kernel(x, *others):
+        *y, w, b = others
+        return layer_norm.normalize(x, y[0] if y else None, w, b, 1e-5, torch.float32)
 
-@settings(max_examples=6, deadline=None)
-@given(rows=st.integers(1, 9), width=st.sampled_from([1, 16, 37]))
-def test_the_norm_of_a_sum_and_its_gradients_are_those_of_torch(rows, width):
-    tensors = drawn((rows, 3, width), (rows, 3, width), (width,), (width,))
-    ours = output_and_gradients(lambda x, y, w, b: layer_norm.normalize(x, y, w, b, 1e-5, torch.float32), tensors)
-    theirs = output_and_gradients(in_double(lambda x, y, w, b: F.layer_norm(x + y, (width,), w, b)), tensors)
+    ours = output_and_gradients(kernel, tensors)
+    theirs = output_and_gradients(in_double(lambda *x: F.layer_norm(sum(x[:-2]), (width,), *x[-2:])), tensors)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 

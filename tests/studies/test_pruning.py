@@ -73,17 +73,13 @@ def test_damaged_metrics_of_a_cell_do_not_end_the_study(begin):
     assert find_pruned([cell], study.cells, study.spec) == []
 
 
-def test_the_numbers_are_those_that_the_study_chooses_by(begin):
-    """More tokens, each told more easily: fewer nats a token, and more bits a byte."""
-    told = {4: [[{"loss": 3.0, "bits_per_byte": 1.0}]] * 3, 8: [[{"loss": 2.0, "bits_per_byte": 2.0}]] * 3}
-    study = begin("width", told, "valid.bits_per_byte")
-    assert ended(study, (4, 0)) == []
-    assert ended(study, (8, 0)) == [(8, 0)]
-
-
-def test_more_may_be_better(begin):
-    told = {4: [[{"loss": 2.0, "bleu": 30.0}]] * 3, 8: [[{"loss": 1.0, "bleu": 20.0}]] * 3}
-    study = begin("width", told, "valid.bleu", "translate")
+@pytest.mark.parametrize(
+    ("task", "metric", "better", "worse"), [("lm", "bits_per_byte", 1, 2), ("translate", "bleu", 30, 20)]
+)
+def test_the_numbers_are_those_that_the_study_chooses_by(begin, task, metric, better, worse):
+    """More tokens, each told more easily: fewer nats a token, and more bits a byte. Of BLEU more is better."""
+    told = {4: [[{"loss": 3.0, metric: better}]] * 3, 8: [[{"loss": 2.0, metric: worse}]] * 3}
+    study = begin("width", told, f"valid.{metric}", task)
     assert ended(study, (4, 0)) == []
     assert ended(study, (8, 0)) == [(8, 0)]
 

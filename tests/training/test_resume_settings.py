@@ -309,9 +309,14 @@ def values_of(folder, name="loss"):
     return {step: valid[name] for step, _, _, valid in metrics_of(folder)}
 
 
-def test_the_best_weights_stay_an_average_where_the_run_is_resumed_without(tmp_path):
-    averaged = replace(LONG, average="ema")
-    before, after = resumed(tmp_path / "run", averaged, replace(averaged, average="none", steps=6, lr=50.0))
+@pytest.mark.parametrize(
+    ("average", "others"),
+    [("ema", {"average": "none", "steps": 6}), ("tail", {"steps": 10})],
+    ids=["without", "larger"],
+)
+def test_the_best_weights_stay_an_average_with_other_settings(tmp_path, average, others):
+    averaged = replace(LONG, average=average)
+    before, after = resumed(tmp_path / "run", averaged, replace(averaged, lr=50.0, **others))
     assert after["best_step"] == before["best_step"], "the larger learning rate spoils the weights"
     assert after["valid"] == before["valid"]
     assert load_run(tmp_path / "run", device="cpu").evaluate()["loss"] == before["valid"]["loss"]
@@ -324,13 +329,6 @@ def test_a_tail_average_that_a_larger_budget_begins_later_is_not_validated_befor
     resumed(tmp_path / "plain", tail, replace(tail, average="none", steps=16))
     plain = values_of(tmp_path / "plain")
     assert [values[step] == plain[step] for step in (4, 6, 8, 10, 16)] == [True, True, True, False, False]
-
-
-def test_a_tail_average_that_is_the_best_survives_a_larger_budget(tmp_path):
-    tail = replace(LONG, average="tail")
-    before, after = resumed(tmp_path / "run", tail, replace(tail, steps=10, lr=50.0))
-    assert (after["best_step"], after["valid"]) == (before["best_step"], before["valid"])
-    assert load_run(tmp_path / "run", device="cpu").evaluate()["loss"] == before["valid"]["loss"]
 
 
 def test_another_metric_selects_among_its_own_values(tmp_path):
