@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, prefill
 from anaphor.generate import check_finite, check_prompt
@@ -40,10 +41,7 @@ class Beam:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.width < 1:
-            raise ConfigError(f"beam={self.width}: it must be at least 1")
-        if self.max_length is not None and self.max_length < 1:
-            raise ConfigError(f"max_length={self.max_length}: it must be at least 1")
+        check_at_least(1, beam=self.width, max_length=self.max_length)
         if not 0 <= self.length_penalty <= 10:  # beyond, a power of the length overflows
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 

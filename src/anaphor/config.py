@@ -82,11 +82,18 @@ def missing_extra(kind: type, name: str, names: Iterable[str]) -> str:
     return "" if is_misspelt or not getattr(kind, "has_extras", False) else MISSING_EXTRA
 
 
-def check_at_least_one(**settings: int | None) -> None:
-    """Raise for the first setting below 1; one that is not set is None."""
+def check_at_least(least: int, **settings: float | None) -> None:
+    """Raise for the first setting below its minimum; one that is not set is None."""
     for name, value in settings.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: it must be at least 1")
+        if value is not None and value < least:
+            raise ConfigError(f"{name}={value}: it must be at least {least}")
+
+
+def check_below_one(**settings: float) -> None:
+    """Raise for the first setting that is not at least 0 and below 1."""
+    for name, value in settings.items():
+        if not 0 <= value < 1:
+            raise ConfigError(f"{name}={value}: it must be at least 0 and below 1")
 
 
 def section_of(kind: type, name: str) -> str:

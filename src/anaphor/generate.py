@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError, Diverged, count_noun
 from anaphor.evaluation import choose_threads, eval_modules, full_precision, prefill_padded
 from anaphor.mixers.base import select_rows
@@ -39,8 +40,7 @@ class Sampler:
         check_types(self)
         if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"temperature={self.temperature}: it must be 0 or more, and finite")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"top_k={self.top_k}: it must be at least 1")
+        check_at_least(1, top_k=self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p={self.top_p}: it must be above 0 and at most 1")
 

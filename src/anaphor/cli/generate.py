@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.tasks import WITHOUT_SAMPLING, check_sampling
 
@@ -40,9 +40,7 @@ class Options(RunOptions):
     """Replay the step of a token as a CUDA graph, on a GPU."""
 
     def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise ConfigError(f"tokens={self.tokens}: it must be at least 1")
-        check_at_least_one(samples=self.samples, batch_size=self.batch_size)
+        check_at_least(1, tokens=self.tokens, samples=self.samples, batch_size=self.batch_size)
         if self.prompt and self.file is not None:
             raise ConfigError(f"prompt={self.prompt!r} and file={self.file}: give one of them")
         check_sampling(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})

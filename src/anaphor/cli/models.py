@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import print_table
-from anaphor.config import look_up
-from anaphor.errors import ConfigError
+from anaphor.config import check_at_least, look_up
 from anaphor.flags import Positional, parse
 from anaphor.registry import PRESETS, TASKS, Registry, import_object
 
@@ -35,8 +34,7 @@ class Options:
     """Print one JSON list."""
 
     def __post_init__(self) -> None:
-        if self.tokens < 0:
-            raise ConfigError(f"tokens={self.tokens}: it must be at least 0")
+        check_at_least(0, tokens=self.tokens)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional
 from anaphor.tasks import check_texts
@@ -45,8 +46,7 @@ class Options(RunOptions):
                 "or name a file with --file"
             )
         check_texts(self.texts, self.file)
-        if self.beam < 1:
-            raise ConfigError(f"beam={self.beam}: it must be at least 1")
+        check_at_least(1, beam=self.beam)
         if not 1 <= self.n_best <= self.beam:
             raise ConfigError(f"n_best={self.n_best}: it must be at least 1 and at most the beam of {self.beam}")
         if self.layer is not None and not (self.align or self.out is not None or self.json):

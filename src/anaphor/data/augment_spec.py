@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from anaphor.config import check_below_one
 from anaphor.errors import ConfigError
 
 
@@ -49,8 +50,7 @@ class AugmentationSpec:
         for name in ("color_jitter", "translation", "magnitude", "mix_prob"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ConfigError(f"{name}={value}: it must be from 0 to 1")
-        if not 0 <= self.zoom < 1:
-            raise ConfigError(f"zoom={self.zoom}: it must be at least 0 and below 1")
+        check_below_one(zoom=self.zoom)
 
     @property
     def moves(self) -> bool:

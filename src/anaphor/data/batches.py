@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.data.stream_order import StreamOrder
 from anaphor.errors import ConfigError, DataError, count_noun
 
@@ -118,9 +118,8 @@ class Batches(Sequence[B]):
 
 def batchify(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     """[N] -> [rows, length]: the text from `offset` on, cut into equal rows; the remainder is dropped."""
-    check_at_least_one(rows=rows)
-    if offset < 0:
-        raise ConfigError(f"offset={offset}: it must be at least 0")
+    check_at_least(1, rows=rows)
+    check_at_least(0, offset=offset)
     length = max(len(tokens) - offset, 0) // rows
     if length < 2:
         most = max(len(tokens) - offset, 0) // 2
@@ -139,7 +138,7 @@ class Stream(Batches[Batch]):
         self, tokens: Tensor, rows: int, bptt: int, *, orders: Sequence[StreamOrder] = (), epoch: int = 0
     ) -> None:
         """`orders` change the text for the epoch, one after the other."""
-        check_at_least_one(bptt=bptt)
+        check_at_least(1, bptt=bptt)
         self.rows = batchify(tokens, rows, sum(order.offset(epoch) for order in orders))  # [B, length]
         for order in orders:
             self.rows = order.arrange(self.rows, epoch)
@@ -161,7 +160,7 @@ class EvaluationStream(Batches[Batch]):
     """
 
     def __init__(self, tokens: Tensor, boundary: int, rows: int, bptt: int) -> None:
-        check_at_least_one(rows=rows, bptt=bptt)
+        check_at_least(1, rows=rows, bptt=bptt)
         if not len(tokens):
             raise DataError("a text without tokens cannot be scored")
         self.rows, self.bptt = min(rows, len(tokens)), bptt

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 
 Indices = NDArray[np.int64]
@@ -35,7 +35,7 @@ class Buckets:
         if (self.rows is None) == (self.max_tokens is None):
             raise ConfigError(f"rows={self.rows} and max_tokens={self.max_tokens}: give exactly one of them")
         rows = None if callable(self.rows) else self.rows
-        check_at_least_one(rows=rows, max_tokens=self.max_tokens, pad_to=self.pad_to)
+        check_at_least(1, rows=rows, max_tokens=self.max_tokens, pad_to=self.pad_to)
 
     def shuffle(self, seed: int, epoch: int) -> list[Indices]:
         """Shuffle the examples, sort pools of them by length, divide them into batches, and shuffle the batches."""

@@ -8,9 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphor.config import check_at_least
 from anaphor.data.dataset import SPLITS, Dataset, encode_lines
 from anaphor.data.grammar import Grammar, Rule
-from anaphor.errors import ConfigError
 
 START = "LINE"
 
@@ -85,8 +85,7 @@ class GrammarDataset(Dataset):
     name = "grammar"
 
     def __init__(self, tokens: int = 200_000, seed: int = 0) -> None:
-        if tokens < 1:
-            raise ConfigError(f"tokens={tokens}: it must be at least 1")
+        check_at_least(1, tokens=tokens)
         self.grammar = english()
         self.seed = seed
         # Large enough that the standard error of a mean loss on held-out text is below 0.01 nats.

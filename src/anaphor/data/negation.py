@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.data.dataset import LABELED_COLUMNS, Drawn
 
 LABELS = ("negative", "positive")
@@ -38,7 +38,7 @@ class Negation(Drawn):
 
     def __init__(self, texts: int = 8000, seed: int = 0) -> None:
         """`texts` for train, and an eighth as many for valid and for test. Labels are balanced in every split."""
-        check_at_least_one(texts=texts)
+        check_at_least(1, texts=texts)
         super().__init__((texts, texts // 8 or 1, texts // 8 or 1), seed)
 
     def draw(self, uniform: Callable[[], float]) -> Iterator[tuple[str, str]]:

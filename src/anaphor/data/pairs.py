@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.data.bpe import BPE
 from anaphor.data.bpe_dropout import SubwordSampler
 from anaphor.data.buckets import Indices
@@ -137,7 +137,7 @@ class EncodedPairs:
 
     def drop_longer(self, max_length: int) -> EncodedPairs:
         """The pairs with at most `max_length` tokens in either language; the others are counted as `dropped`."""
-        check_at_least_one(max_length=max_length)
+        check_at_least(1, max_length=max_length)
         keep = (self.source.sizes <= max_length) & (self.target.sizes <= max_length)
         if not keep.any():
             raise DataError(
@@ -147,7 +147,7 @@ class EncodedPairs:
 
     def first(self, count: int) -> EncodedPairs:
         """The first pairs only."""
-        check_at_least_one(count=count)
+        check_at_least(1, count=count)
         return self.select(np.arange(len(self)) < count)
 
     def select(self, keep: NDArray[np.bool_]) -> EncodedPairs:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.data.dataset import SPLITS
 from anaphor.data.images import Arrays, ImageDataset, check_bytes
 from anaphor.errors import ConfigError
@@ -50,7 +50,7 @@ class Shapes(ImageDataset):
 
     def __init__(self, images: int = 4000, seed: int = 0) -> None:
         """`images` for train, and an eighth as many for valid and for test."""
-        check_at_least_one(images=images)
+        check_at_least(1, images=images)
         self.seed = seed
         self.sizes = dict(zip(SPLITS, (images, images // 8 or 1, images // 8 or 1), strict=True))
 

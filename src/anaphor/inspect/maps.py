@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.record import recorded
@@ -301,8 +302,7 @@ def unit_maps(model: nn.Module, *inputs: Any, most: int = MAX_UNITS) -> list[Uni
 
 def select_units(model: nn.Module, taps: Mapping[str, Tensor], most: int = MAX_UNITS) -> list[UnitMap]:
     """The same from recorded taps: states first, then gates, layer by layer."""
-    if most < 1:
-        raise ConfigError(f"most={most}: it must be at least 1")
+    check_at_least(1, most=most)
     maps = []
     for path, layer in model.named_modules():
         prefix = f"{path}." if path else ""

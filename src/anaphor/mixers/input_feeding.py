@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.score import softmax
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
-from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_at_least, check_probability, require
+from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, require
 from anaphor.operations import operation
 from anaphor.taps import Tap
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.layers import linear
@@ -29,7 +29,6 @@ from anaphor.mixers.spec import (
     LinearOptions,
     MixerSpec,
     RecurrentOptions,
-    check_at_least,
     check_heads,
     check_probability,
     require,

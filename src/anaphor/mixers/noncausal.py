@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.score import softmax
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.linear import LinearSpec
 from anaphor.mixers.recurrent import GRUSpec, LSTMSpec
-from anaphor.mixers.spec import MixerSpec, check_at_least, require
+from anaphor.mixers.spec import MixerSpec, require
 from anaphor.taps import Tap
 
 

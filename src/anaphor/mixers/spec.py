@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from anaphor.config import look_up, nearest
+from anaphor.config import check_at_least, look_up, nearest
 from anaphor.errors import ConfigError
 from anaphor.registry import MIXERS
 from anaphor.typecheck import check_types
@@ -208,13 +208,6 @@ def check_probability(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not 0 <= value < 1:
             raise ConfigError(f"{name}={value} is not a dropout probability: it must be at least 0 and below 1")
-
-
-def check_at_least(least: int, **options: int | None) -> None:
-    """Refuse a number below its minimum. None passes."""
-    for name, value in options.items():
-        if value is not None and value < least:
-            raise ConfigError(f"{name}={value}: it must be at least {least}")
 
 
 def check_finite(**options: float | None) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.spec import check_at_least, check_finite, check_probability
+from anaphor.mixers.spec import check_finite, check_probability
 from anaphor.models.spec import BackboneSpec
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import (
     ConvolutionOptions,
@@ -15,7 +15,6 @@ from anaphor.mixers.spec import (
     LinearOptions,
     PositionOptions,
     RecurrentOptions,
-    check_at_least,
 )
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.spec import (

@@ -11,13 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import (
     LayerOptions,
     MixerSpec,
     PositionOptions,
-    check_at_least,
     check_probability,
     mixer_spec,
     options_of,

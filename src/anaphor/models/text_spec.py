@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
-from anaphor.mixers.spec import check_at_least
 from anaphor.models.spec import TokenModelSpec
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.mask import everything, matrix_mask
 from anaphor.mixers.attention.score import ScaledDot, softmax
@@ -21,8 +22,7 @@ class AttentionHead(nn.Module):
 
     def __init__(self, dim: int, n_hidden: int) -> None:
         super().__init__()
-        if n_hidden < 1:
-            raise ConfigError(f"n_hidden={n_hidden}: it must be at least 1")
+        check_at_least(1, n_hidden=n_hidden)
         self.query = nn.Linear(dim, n_hidden)
         self.key = nn.Linear(dim, n_hidden)
         self.value = nn.Linear(dim, n_hidden)
@@ -40,8 +40,7 @@ class MultiHeadedAttention(nn.Module):
     def __init__(self, dim: int, n_hidden: int, num_heads: int) -> None:
         """Every head has queries, keys and values of size `n_hidden`, so W_O maps num_heads · n_hidden to dim."""
         super().__init__()
-        if num_heads < 1:
-            raise ConfigError(f"num_heads={num_heads}: it must be at least 1")
+        check_at_least(1, num_heads=num_heads)
         self.heads = nn.ModuleList(AttentionHead(dim, n_hidden) for _ in range(num_heads))
         self.out = nn.Linear(num_heads * n_hidden, dim)
 
@@ -82,8 +81,7 @@ class Transformer(nn.Module):
 
     def __init__(self, dim: int, attn_dim: int, mlp_dim: int, num_heads: int, num_layers: int) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ConfigError(f"num_layers={num_layers}: it must be at least 1")
+        check_at_least(1, num_layers=num_layers)
         self.layers = nn.ModuleList(AttentionResidual(dim, attn_dim, mlp_dim, num_heads) for _ in range(num_layers))
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -99,8 +97,7 @@ class BilinearAttention(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        if dim < 1:
-            raise ConfigError(f"dim={dim}: it must be at least 1")
+        check_at_least(1, dim=dim)
         self.linear_in = nn.Linear(dim, dim, bias=False)
         self.linear_out = nn.Linear(2 * dim, dim, bias=False)
 

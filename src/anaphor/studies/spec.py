@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, is_path_like, look_up, nearest, read_mapping, user_path
+from anaphor.config import check_at_least, check_fields, is_path_like, look_up, nearest, read_mapping, user_path
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
@@ -96,8 +96,7 @@ class StudySpec:
         self._refuse_seed()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one seed, without duplicates")
-        if self.trials < 1:
-            raise ConfigError(f"trials={self.trials}: it must be at least 1")
+        check_at_least(1, trials=self.trials)
         self._check_parameters()
 
     def _find_metric(self) -> str:

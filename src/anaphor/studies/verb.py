@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from anaphor.config import from_text, look_up, read_mapping
+from anaphor.config import check_at_least, from_text, look_up, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
 from anaphor.registry import import_file
@@ -114,8 +114,7 @@ def build_spec(options: Options) -> StudySpec:
     spec = spec.with_base(device=options.device or device or "auto")
     changes: dict[str, Any] = {}
     if options.seeds is not None:
-        if options.seeds < 1:
-            raise ConfigError(f"seeds={options.seeds}: it must be at least 1")
+        check_at_least(1, seeds=options.seeds)
         changes["seeds"] = read_seeds(options.seeds)
     if options.select is not None:
         changes |= {"metric": options.select, "goal": ""}

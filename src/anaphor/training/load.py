@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anaphor.config import check_at_least_one, plain_value
+from anaphor.config import check_at_least, plain_value
 from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, NotInstalled, print_warning
 from anaphor.flags import from_yaml
 from anaphor.registry import SERVICES
@@ -81,7 +81,7 @@ class Run:
         """
         generate = self._get_offered("generate", "text to generate")
         check_arguments(generate, prompt, tokens=tokens, **options)
-        check_at_least_one(tokens=tokens)
+        check_at_least(1, tokens=tokens)
         options = {name: plain_value(value) for name, value in options.items()}
         text: str = generate(prompt, tokens=plain_value(tokens), **options)
         return text

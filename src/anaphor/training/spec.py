@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, look_up, read_mapping, section_of, settings_of
+from anaphor.config import check_at_least, look_up, read_mapping, section_of, settings_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.registry import extra_settings, model_settings
@@ -103,7 +103,7 @@ class TrainingSection:
         look_up(DEVICES, self.device, "device")
         look_up(DTYPES, self.dtype, "dtype")
         look_up(AVERAGES, self.average, "average")
-        check_at_least_one(batch_size=self.batch_size, accumulate=self.accumulate, steps=self.steps)
+        check_at_least(1, batch_size=self.batch_size, accumulate=self.accumulate, steps=self.steps)
         budgets = {name: given for name in ("epochs", "steps", "minutes") if (given := getattr(self, name)) is not None}
         for name, given in budgets.items():
             if not 0 < given < float("inf"):
@@ -148,9 +148,8 @@ class FineTuning:
 
     def check_fine_tuning(self) -> None:
         """Raise for numbers of frozen layers and ranks of adapters that do not exist."""
-        check_at_least_one(lora=self.lora)
-        if self.freeze is not None and self.freeze < 0:
-            raise ConfigError(f"freeze={self.freeze}: it must be at least 0")
+        check_at_least(1, lora=self.lora)
+        check_at_least(0, freeze=self.freeze)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +185,7 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
     def __post_init__(self) -> None:
         check_types(self)
         super().__post_init__()
-        check_at_least_one(max_examples=self.max_examples, patience=self.patience, eval_every=self.eval_every)
+        check_at_least(1, max_examples=self.max_examples, patience=self.patience, eval_every=self.eval_every)
 
     @property
     def default_lr(self) -> float | None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anaphor.config import check_at_least_one
+from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.registry import register_evaluation, register_head
 from anaphor.typecheck import check_types
@@ -27,7 +27,7 @@ class PointerSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_at_least_one(pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
+        check_at_least(1, pointer_memory=self.pointer_memory, pointer_eval_memory=self.pointer_eval_memory)
         if not math.isfinite(self.pointer_eval_bias):
             raise ConfigError(f"pointer_eval_bias={self.pointer_eval_bias}: it must be finite")
         if self.pointer_memory is None and (self.pointer_eval_memory or self.pointer_eval_bias):

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.layers import Linear
-from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_at_least, check_heads, check_probability, require
+from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_heads, check_probability, require
 from anaphor.taps import Tap
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anaphor.config import look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, window
 from anaphor.mixers.attention.position import POSITIONS, check_max_positions
 from anaphor.mixers.base import FixedBuffer, KVBuffer, Span
 from anaphor.mixers.layers import Linear
-from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, check_at_least, require
+from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, require
 
 
 class KVCache(NamedTuple):

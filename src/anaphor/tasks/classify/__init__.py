@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, look_up, optional_section
+from anaphor.config import check_at_least, check_below_one, look_up, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.spec import reject_unused_by_model
@@ -106,12 +106,11 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
-        check_at_least_one(max_length=self.max_length, pad_to=self.pad_to)
+        check_at_least(1, max_length=self.max_length, pad_to=self.pad_to)
         check_seed(self.split_seed, "split_seed")
         find_metric(METRICS, self.select)
         look_up(CLASS_WEIGHTS, self.class_weights, "class weights")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+        check_below_one(label_smoothing=self.label_smoothing)
         if self.model == BAG_OF_WORDS:
             given = [*self.model_options(), *(name for name in ("init", "freeze", "lora") if self.is_given(name))]
             if given:

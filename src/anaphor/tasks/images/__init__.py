@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, optional_section
+from anaphor.config import check_at_least, check_below_one, optional_section
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
@@ -82,10 +82,9 @@ class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData,
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)
         AugmentationSpec.__post_init__(self)
-        check_at_least_one(image_size=self.image_size)
+        check_at_least(1, image_size=self.image_size)
         find_metric(METRICS, self.select)
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
+        check_below_one(label_smoothing=self.label_smoothing)
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         for name, needed in (("magnitude", ("random_ops",)), ("mix_prob", ("mixup", "cutmix"))):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least_one, look_up, optional_section
+from anaphor.config import check_at_least, look_up, optional_section
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
 from anaphor.models.language_model_spec import LanguageModelSpec
@@ -97,7 +97,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         self.check_fine_tuning()
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
-        check_at_least_one(bptt=self.bptt, eval_batch_size=self.eval_batch_size)
+        check_at_least(1, bptt=self.bptt, eval_batch_size=self.eval_batch_size)
         find_metric(METRICS, self.select)
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from anaphor.config import check_at_least_one, look_up
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional
 from anaphor.tasks.evaluations import Row
@@ -42,7 +42,7 @@ class EvaluateOptions:
 
     def validate(self, split: str | None) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
-        check_at_least_one(batch_size=self.batch_size)
+        check_at_least(1, batch_size=self.batch_size)
         if any(length < 1 for length in self.bptt):
             raise ConfigError(f"bptt={self.bptt}: a segment has at least 1 token")
         for name in self.state:

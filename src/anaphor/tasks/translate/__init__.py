@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_at_least_one, optional_section
+from anaphor.config import check_at_least, check_below_one, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
@@ -97,22 +97,18 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least_one(batch_tokens=self.batch_tokens, pad_to=self.pad_to, max_length=self.max_length)
-        check_at_least_one(beam=self.beam, encoder_layers=self.encoder_layers)
+        check_at_least(1, batch_tokens=self.batch_tokens, pad_to=self.pad_to, max_length=self.max_length)
+        check_at_least(1, beam=self.beam, encoder_layers=self.encoder_layers)
         find_metric(METRICS, self.select)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
             raise ConfigError("condition='none' does not read the source: leave out --encoder and --encoder-layers")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing={self.label_smoothing}: it must be at least 0 and below 1")
-        if not 0 <= self.bpe_dropout < 1:
-            raise ConfigError(f"bpe_dropout={self.bpe_dropout}: it must be at least 0 and below 1")
+        check_below_one(label_smoothing=self.label_smoothing, bpe_dropout=self.bpe_dropout)
         if self.bpe_dropout and self.tokenizer != "bpe":
             raise ConfigError(
                 f"bpe_dropout={self.bpe_dropout} leaves out merges, and tokenizer={self.tokenizer!r} has none: "
                 f"use --tokenizer bpe"
             )
-        if self.bidirectional_epochs < 0:
-            raise ConfigError(f"bidirectional_epochs={self.bidirectional_epochs}: it must be at least 0")
+        check_at_least(0, bidirectional_epochs=self.bidirectional_epochs)
         if self.bidirectional_epochs and not self.joint:
             raise ConfigError(
                 f"bidirectional_epochs={self.bidirectional_epochs} needs a joint vocabulary, as source and target are "
