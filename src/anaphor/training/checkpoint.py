@@ -150,6 +150,9 @@ class Checkpoint:
         return progress
 
 
+# ---- writing
+
+
 def write(folder: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> Path:
     """Save a checkpoint and give its folder; one of the same step is replaced. On failure nothing is left behind."""
     assert all(_PART.fullmatch(name) for name in parts), f"these cannot be file names: {list(parts)}"
@@ -172,60 +175,11 @@ def write(folder: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) ->
     return final
 
 
-def read(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
-    """A checkpoint with the given parts, or with all of them; every file that is read must match the manifest."""
-    try:
-        return _read_metadata(path).with_parts(parts)
-    except OSError as error:
-        raise _unreadable(error, path) from None
-
-
-def _unreadable(error: OSError, path: Path) -> CheckpointError:
-    return CheckpointError(f"{error.filename or path} cannot be read: {error.strerror}")
-
-
-def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that can be resumed and whose given parts are undamaged, and what is wrong with each newer
-    one that is damaged. None: there is none."""
-    failures: list[str] = []
-    for path in newest_first(folder):
-        try:
-            found = read(path, ())
-            if not found.metadata.get(ONLY_MODEL):
-                return found.with_parts(parts), failures
-        except CheckpointError as error:
-            failures.append(str(error))
-    return None, failures
-
-
 def prune(folder: Path, keep: int, also: Collection[int] = ()) -> None:
     """Delete all but the newest `keep` and those of the steps in `also`."""
     for path in list(newest_first(folder))[keep:]:
         if _step_of(path) not in also:
             _discard(path)
-
-
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], what: str = "the checkpoint") -> None:
-    """Load a model's weights. All must be there, of the right shape, and no others; else the model keeps its own."""
-    expected = model.state_dict()
-    tied: dict[Any, list[str]] = {}
-    for name, tensor in expected.items():
-        tied.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, []).append(name)
-    chosen: dict[str, Tensor] = {}
-    mismatch = Mismatch(unexpected=[name for name in tensors if name not in expected])
-    for names in tied.values():
-        stored = [name for name in names if name in tensors]  # of a tied weight, one name is enough
-        if not stored:
-            mismatch.missing.append(f"{names[0]} ({format_shape(expected[names[0]])})")
-            continue
-        first = tensors[stored[0]]
-        for name in stored:
-            mismatch.compare(name, tensors[name], expected[name])
-            if tensors[name] is not first and not torch.equal(tensors[name], first):
-                mismatch.wrong.append(f"{name} is not equal to {stored[0]}, to which the model ties it")
-        chosen |= dict.fromkeys(names, first)
-    mismatch.raise_if_any(what)
-    model.load_state_dict(chosen)
 
 
 def _fill(draft: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> None:
@@ -241,6 +195,27 @@ def _fill(draft: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> 
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(draft.iterdir())}
     write_file(draft / _MANIFEST, _to_json({"format": FORMAT, "files": files}))
     sync(draft)
+
+
+def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors on the host, each with memory of its own, and for each tied name the name it is tied to."""
+    first: dict[Any, str] = {}
+    copies, ties = {}, {}
+    as_they_are: set[int] = set()
+    for name, tensor in tensors.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            ties[name] = first[place]
+        else:
+            first[place] = name
+            # Where its memory is nothing but the tensor, it can be written as it is, but not in two shapes.
+            memory = tensor.untyped_storage()
+            is_plain = tensor.is_cpu and tensor.is_contiguous() and memory.nbytes() == tensor.nbytes
+            is_plain = is_plain and memory.data_ptr() not in as_they_are
+            if is_plain:
+                as_they_are.add(memory.data_ptr())
+            copies[name] = tensor.detach().to("cpu", copy=not is_plain, memory_format=torch.contiguous_format)
+    return copies, ties
 
 
 def _commit(draft: Path, final: Path) -> None:
@@ -265,25 +240,63 @@ def _clean_up(folder: Path) -> None:
             old.rename(current)
 
 
-def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors on the host, each with memory of its own, and for each tied name the name it is tied to."""
-    first: dict[Any, str] = {}
-    copies, ties = {}, {}
-    as_they_are: set[int] = set()
-    for name, tensor in tensors.items():
-        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            ties[name] = first[place]
-        else:
-            first[place] = name
-            # Where its memory is nothing but the tensor, it can be written as it is, but not in two shapes.
-            memory = tensor.untyped_storage()
-            is_plain = tensor.is_cpu and tensor.is_contiguous() and memory.nbytes() == tensor.nbytes
-            is_plain = is_plain and memory.data_ptr() not in as_they_are
-            if is_plain:
-                as_they_are.add(memory.data_ptr())
-            copies[name] = tensor.detach().to("cpu", copy=not is_plain, memory_format=torch.contiguous_format)
-    return copies, ties
+def _discard(path: Path) -> None:
+    """Delete a checkpoint. Under its own name it is complete or gone, also when this is interrupted."""
+    doomed = path.with_name(f"{path.name}.tmp")
+    _remove(doomed)
+    path.rename(doomed)
+    _remove(doomed)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- reading
+
+
+def read(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
+    """A checkpoint with the given parts, or with all of them; every file that is read must match the manifest."""
+    try:
+        return _read_metadata(path).with_parts(parts)
+    except OSError as error:
+        raise _unreadable(error, path) from None
+
+
+def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be resumed and whose given parts are undamaged, and what is wrong with each newer
+    one that is damaged. None: there is none."""
+    failures: list[str] = []
+    for path in newest_first(folder):
+        try:
+            found = read(path, ())
+            if not found.metadata.get(ONLY_MODEL):
+                return found.with_parts(parts), failures
+        except CheckpointError as error:
+            failures.append(str(error))
+    return None, failures
+
+
+def newest_first(folder: Path) -> Iterator[Path]:
+    """The folders of all checkpoints, damaged or not."""
+    found = [path for path in folder.iterdir() if _FINISHED.fullmatch(path.name)] if folder.is_dir() else []
+    # Of two with the same step, the one without a suffix is the newer.
+    yield from sorted(found, key=lambda path: (_step_of(path), path.suffix != ".old"), reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    match = _FINISHED.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
 
 
 def _read_metadata(path: Path) -> Checkpoint:
@@ -324,6 +337,16 @@ def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
+def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {str(error)[:200]}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must hold names and values, but it is a {type(value).__name__}")
+    return value
+
+
 def _verified_bytes(path: Path, entry: Mapping[str, Any], limit: int | None = None) -> bytes:
     actual, expected = path.stat().st_size, entry.get("bytes")
     if actual != expected:
@@ -334,11 +357,6 @@ def _verified_bytes(path: Path, entry: Mapping[str, Any], limit: int | None = No
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its SHA-256 is not the one in its manifest")
     return content
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parse_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
@@ -362,40 +380,28 @@ def _tie(tensors: dict[str, Tensor], ties: Any, path: Path) -> dict[str, Tensor]
     return {**tensors, **{name: tensors[other] for name, other in ties.items()}}
 
 
-def newest_first(folder: Path) -> Iterator[Path]:
-    """The folders of all checkpoints, damaged or not."""
-    found = [path for path in folder.iterdir() if _FINISHED.fullmatch(path.name)] if folder.is_dir() else []
-    # Of two with the same step, the one without a suffix is the newer.
-    yield from sorted(found, key=lambda path: (_step_of(path), path.suffix != ".old"), reverse=True)
+def _unreadable(error: OSError, path: Path) -> CheckpointError:
+    return CheckpointError(f"{error.filename or path} cannot be read: {error.strerror}")
 
 
-def _step_of(path: Path) -> int:
-    match = _FINISHED.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
-
-
-def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {str(error)[:200]}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold names and values, but it is a {type(value).__name__}")
-    return value
-
-
-def _to_json(value: Any) -> bytes:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _discard(path: Path) -> None:
-    """Delete a checkpoint. Under its own name it is complete or gone, also when this is interrupted."""
-    doomed = path.with_name(f"{path.name}.tmp")
-    _remove(doomed)
-    path.rename(doomed)
-    _remove(doomed)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], what: str = "the checkpoint") -> None:
+    """Load a model's weights. All must be there, of the right shape, and no others; else the model keeps its own."""
+    expected = model.state_dict()
+    tied: dict[Any, list[str]] = {}
+    for name, tensor in expected.items():
+        tied.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, []).append(name)
+    chosen: dict[str, Tensor] = {}
+    mismatch = Mismatch(unexpected=[name for name in tensors if name not in expected])
+    for names in tied.values():
+        stored = [name for name in names if name in tensors]  # of a tied weight, one name is enough
+        if not stored:
+            mismatch.missing.append(f"{names[0]} ({format_shape(expected[names[0]])})")
+            continue
+        first = tensors[stored[0]]
+        for name in stored:
+            mismatch.compare(name, tensors[name], expected[name])
+            if tensors[name] is not first and not torch.equal(tensors[name], first):
+                mismatch.wrong.append(f"{name} is not equal to {stored[0]}, to which the model ties it")
+        chosen |= dict.fromkeys(names, first)
+    mismatch.raise_if_any(what)
+    model.load_state_dict(chosen)
