@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anaphor.cli.table import print_table
-from anaphor.config import create_folder, look_up, writing_to
+from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.flags import parse
 from anaphor.training.device import choose_device, set_threads
+from anaphor.user_paths import create_folder, writing_to
 from benchmarks import report, scaling, scaling_report, trees
 from benchmarks.parts import DEFAULT_PARTS, PARTS, SCALING, Tick, count_ticks, measure
 from benchmarks.scaling_report import Scaling

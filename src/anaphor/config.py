@@ -9,20 +9,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
-import errno
 import inspect
 import math
-import os
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from anaphor.errors import ConfigError, DataError, UnknownName
+from anaphor.errors import ConfigError, UnknownName
+from anaphor.user_paths import user_path
 
 Spec = TypeVar("Spec")
 Value = TypeVar("Value")
@@ -334,27 +332,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-def user_path(given: Path | str) -> Path:
-    """A path that a user gave, `~` expanded; an error where no file can have that name, whether it exists or not."""
-    path = os.path.expanduser(given)
-    shown = repr(str(given) if len(str(given)) <= 80 else f"{str(given)[:79]}…")
-    if path.startswith("~"):
-        raise ConfigError(f"{shown} cannot be used as a path: there is no user {path.partition('/')[0][1:80]!r}")
-    try:
-        os.lstat(path)
-    except ValueError:  # a NUL character
-        raise ConfigError(f"{shown} cannot be used as a path: it has a NUL character") from None
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
-            raise ConfigError(f"{shown} cannot be used as a path: {error.strerror}") from None
-    return Path(path)
-
-
-def is_path_like(name: str) -> bool:
-    """Whether a name has a folder or an ending: nothing that is registered has one."""
-    return os.sep in name or bool(Path(name).suffix)
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
     """The names and values of a YAML file, or an error of one line."""
     import yaml
@@ -454,19 +431,3 @@ def _check_nodes(root: Any) -> None:
                 raise ConfigError(f"gives {key.value!r} twice, the second time in line {line}")
             names.add(str(key.value) if isinstance(key.value, str) else "")
             waiting += part
-
-
-@contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
-    """Create a folder of the user's and turn errors of writing into one line."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise DataError(f"out={folder} cannot be written to: {error.strerror or error}") from None
-
-
-def create_folder(folder: Path) -> None:
-    """Create a folder of the user's before a long computation, so that an error comes before it."""
-    with writing_to(folder):
-        pass

@@ -17,9 +17,10 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from anaphor.config import field_docs, missing_extra, nearest, read_settings, sections_of, user_path
+from anaphor.config import field_docs, missing_extra, nearest, read_settings, sections_of
 from anaphor.errors import ConfigError
 from anaphor.typecheck import PLAIN_TYPES
+from anaphor.user_paths import user_path
 
 Spec = TypeVar("Spec")
 

@@ -25,8 +25,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from anaphor.config import read_mapping, user_path
+from anaphor.config import read_mapping
 from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
+from anaphor.user_paths import user_path
 
 PLUGINS = "anaphor.plugins"
 SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web")

@@ -16,7 +16,7 @@ from anaphor.models import SEQ2SEQ_PRESETS
 from anaphor.models.cross_entropy import IGNORE_INDEX, smoothed_cross_entropy
 from anaphor.models.head import Head
 from anaphor.registry import TASKS
-from anaphor.studies.spec import read_study
+from anaphor.studies.study_file import read_study
 from anaphor.studies.validation import validate_study
 from anaphor.tasks.translate.experiment import compute_hidden_states
 from anaphor.training.build import build_experiment

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.config import user_path
 from anaphor.errors import ConfigError
+from anaphor.user_paths import user_path
 from faults.paths import IMPOSSIBLE, assert_refused
 
 PLACES = [

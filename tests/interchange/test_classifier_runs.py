@@ -18,8 +18,8 @@ from anaphor.errors import ConfigError
 from anaphor.interchange.pretrained import NoInitialization
 from anaphor.studies.cell import TEST, weights_digest
 from anaphor.studies.report import report
-from anaphor.studies.spec import find_study_file, read_study
 from anaphor.studies.study import Study
+from anaphor.studies.study_file import find_study_file, read_study
 from anaphor.tasks.classify import ClassifyRunSpec, page
 from anaphor.tasks.classify.experiment import ClassifyExperiment
 from anaphor.training.build import build_experiment

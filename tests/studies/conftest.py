@@ -2,8 +2,8 @@
 
 import pytest
 
-from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
+from anaphor.studies.study_file import read_study
 from studies.here import Silent
 
 

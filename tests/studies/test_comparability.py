@@ -13,8 +13,8 @@ from anaphor.errors import ConfigError
 from anaphor.studies.cell import JOB, data_digests
 from anaphor.studies.engines import JobResult
 from anaphor.studies.report import report
-from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
+from anaphor.studies.study_file import read_study
 from anaphor.studies.validation import validate_study
 from anaphor.tasks import ACCURACY, BITS_PER_BYTE, LOSS
 from anaphor.tasks.images import ImageRunSpec

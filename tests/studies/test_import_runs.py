@@ -8,7 +8,7 @@ import pytest
 from anaphor.errors import DataError
 from anaphor.studies import import_runs as module
 from anaphor.studies.import_runs import find_runs, import_runs
-from anaphor.studies.spec import read_study
+from anaphor.studies.study_file import read_study
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from anaphor.registry import IMPORTED, TASKS, ImportedFile, import_file
 from anaphor.studies import worker
 from anaphor.studies.cell import JOB, make_cell
 from anaphor.studies.report import report
-from anaphor.studies.spec import StudySpec, read_study
+from anaphor.studies.spec import StudySpec
 from anaphor.studies.study import Study
+from anaphor.studies.study_file import read_study
 from anaphor.studies.validation import validate_study
 from studies.here import Here, Silent
 

@@ -6,8 +6,8 @@ import pytest
 
 from anaphor.studies.cell import STOP, make_cell
 from anaphor.studies.search import find_pruned
-from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
+from anaphor.studies.study_file import read_study
 from studies.here import Here, Silent
 
 

@@ -10,8 +10,8 @@ from anaphor.registry import TASKS
 from anaphor.studies.cell import DIGESTS, JOB, MEASURES, digest_of_test
 from anaphor.studies.engines import JobResult
 from anaphor.studies.report import report
-from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study
+from anaphor.studies.study_file import read_study
 from anaphor.tasks.lm.study import EXCLUDED
 from studies.here import Here, Silent
 from studies.pretended import Pretending, finish

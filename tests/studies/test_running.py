@@ -15,8 +15,8 @@ from anaphor.studies import worker
 from anaphor.studies.cell import CODE, DIGESTS, JOB, STOP, TEST, make_cell
 from anaphor.studies.engines import JobResult
 from anaphor.studies.search import MIN_CELLS
-from anaphor.studies.spec import read_study
 from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure, lock_study
+from anaphor.studies.study_file import read_study
 from studies.here import Here, Silent, logged
 
 STUDY = """
@@ -275,6 +275,7 @@ def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
     harmless = {
         "cli",
         "config",
+        "user_paths",
         "flags",
         "errors",
         "registry",

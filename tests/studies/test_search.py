@@ -6,7 +6,7 @@ pytest.importorskip("optuna", reason="`pip install anaphor[search]` for is_searc
 
 from anaphor.errors import ConfigError
 from anaphor.studies.search import ListProposals, OptunaProposals
-from anaphor.studies.spec import read_study
+from anaphor.studies.study_file import read_study
 
 STUDY = """
 method: %s

@@ -12,7 +12,7 @@ from anaphor.studies.axes import Range
 from anaphor.studies.findings import describe_findings
 from anaphor.studies.groups import Group, Objective
 from anaphor.studies.outputs import draw_study, write_tables
-from anaphor.studies.spec import find_study_file, list_presets, read_study
+from anaphor.studies.study_file import find_study_file, list_presets, read_study
 
 LOSS = Objective(Metric("loss", "min", "loss", "nats"))
 

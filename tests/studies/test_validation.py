@@ -3,7 +3,7 @@
 import pytest
 
 from anaphor.errors import ConfigError
-from anaphor.studies.spec import find_study_file, list_presets, read_study
+from anaphor.studies.study_file import find_study_file, list_presets, read_study
 from anaphor.studies.validation import validate_study
 
 

@@ -16,8 +16,8 @@ from PIL import Image
 
 from anaphor.cli.main import main
 from anaphor.studies.report import report
-from anaphor.studies.spec import read_study
 from anaphor.studies.study import Study, lock_study
+from anaphor.studies.study_file import read_study
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
 from studies.here import Here, Silent

@@ -12,7 +12,6 @@ from anaphor.beam_search import Beam, Hypothesis
 from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.table import for_terminal
 from anaphor.cli.translate import Options
-from anaphor.config import create_folder
 from anaphor.data.text import read_lines
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError, count_noun
@@ -22,6 +21,7 @@ from anaphor.progress_listener import progress_listener
 from anaphor.tasks import describe_unknown_words, list_some
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.tasks.translate.look import align, plain_alignment, write_alignment
+from anaphor.user_paths import create_folder
 
 
 def print_translations(options: Options) -> int:

@@ -7,8 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from anaphor.config import user_path
 from anaphor.errors import DataError
+from anaphor.user_paths import user_path
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import is_path_like, look_up, nearest, user_path
+from anaphor.config import look_up, nearest
 from anaphor.data.cifar import Cifar10, find_cifar
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
@@ -38,6 +38,7 @@ from anaphor.data.negation import Negation
 from anaphor.data.shapes import Shapes
 from anaphor.errors import AnaphorError, ConfigError, DataError, UnknownName
 from anaphor.registry import DATASETS
+from anaphor.user_paths import is_path_like, user_path
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
 _BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")

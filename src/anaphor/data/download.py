@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import user_path
 from anaphor.data.cache import cache_folder
 from anaphor.data.files import StoredFile
 from anaphor.errors import DataError
+from anaphor.user_paths import user_path
 
 VARIABLE = "ANAPHOR_DATA"
 # Seconds without a byte before a connection is closed.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from anaphor.config import nearest, user_path
+from anaphor.config import nearest
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
     SPLIT_NAMES,
@@ -37,6 +37,7 @@ from anaphor.data.files import File, StoredFile
 from anaphor.data.images import hold_out
 from anaphor.data.text import ADVICE_FOR_TEXT, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.user_paths import user_path
 
 TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)
 DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}

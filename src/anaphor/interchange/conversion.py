@@ -9,7 +9,6 @@ from typing import Any
 
 from torch.nn.utils import parametrize
 
-from anaphor.config import user_path
 from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.interchange.pretrained import read_pretrained, write_pretrained
 from anaphor.registry import TASKS, import_object
@@ -23,6 +22,7 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_settings, spec_document
 from anaphor.typecheck import checks_arguments
+from anaphor.user_paths import user_path
 
 
 @checks_arguments

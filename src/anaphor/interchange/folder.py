@@ -12,9 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anaphor.config import create_folder, nearest, user_path, writing_to
+from anaphor.config import nearest
 from anaphor.errors import DataError
 from anaphor.training.files import default_permissions
+from anaphor.user_paths import create_folder, user_path, writing_to
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 MAX_JSON_BYTES = 100_000_000

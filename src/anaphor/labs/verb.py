@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from anaphor.cli.table import print_line, print_table
-from anaphor.config import create_folder, look_up
+from anaphor.config import look_up
 from anaphor.flags import Positional, parse
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome
+from anaphor.user_paths import create_folder
 
 MAX_LINE = 70  # characters next to a name
 MAX_ITEMS = 10  # of a list in the table

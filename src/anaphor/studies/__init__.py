@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from anaphor.registry import register_verb
 
 if TYPE_CHECKING:
-    from anaphor.studies.spec import StudySpec, read_study
+    from anaphor.studies.spec import StudySpec
+    from anaphor.studies.study_file import read_study
 
 __all__ = ["StudySpec", "read_study"]
 
@@ -22,6 +23,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    from anaphor.studies import spec
+    from anaphor.studies import spec, study_file
 
-    return getattr(spec, name)
+    return getattr(study_file if name == "read_study" else spec, name)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from anaphor.config import user_path
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.registry import IMPORTED, TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
@@ -23,6 +22,7 @@ from anaphor.training.device import choose_device
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
+from anaphor.user_paths import user_path
 
 # Code that may change a result; drawing, commands and studies do not.
 CODE = (

@@ -12,7 +12,8 @@ from anaphor.errors import ConfigError, DataError
 from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, STATUS, TEST, Cell, make_cell, read_json
-from anaphor.studies.spec import StudySpec, list_presets, read_study
+from anaphor.studies.spec import StudySpec
+from anaphor.studies.study_file import list_presets, read_study
 from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.training.spec import RunSpec
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_at_least, check_fields, is_path_like, look_up, nearest, read_mapping, user_path
+from anaphor.config import check_at_least, check_fields, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.metrics.result import Metric
-from anaphor.registry import TASKS, import_file, import_object
-from anaphor.studies.axes import Axis, Range, format_setting, read_axis, read_seeds, to_label
+from anaphor.registry import TASKS, import_object
+from anaphor.studies.axes import Axis, Range, format_setting, to_label
 from anaphor.studies.names import check_name
 from anaphor.training.spec import BUDGETS, RunSpec, merge_settings
 from anaphor.training.task import StudySupport, TaskDefinition, recipe_file
@@ -32,7 +31,6 @@ METHODS = {
 }
 TESTS = {"best": "the selected setting", "all": "every setting, after the selection", "none": "no setting"}
 GOALS = {"min": "minimize", "max": "maximize"}
-PRESETS = Path(__file__).parent / "presets"
 REQUIRED = {"init": "--init, a run or a folder of transformers with pretrained weights", "data": "--data"}
 """Flags that give what a study may require."""
 
@@ -307,94 +305,3 @@ def _resolve_reference(name: str, value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(found, str) and found.startswith("$"):
         raise ConfigError(f"{name}: {value} refers to {found}: refer to the last setting directly")
     return found
-
-
-def list_presets() -> dict[str, Path]:
-    """Studies that come with the program, by name."""
-    return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
-
-
-def find_study_file(name: str) -> Path:
-    """A preset by its name, or a file by its path."""
-    presets = list_presets()
-    if name in presets:
-        return presets[name]
-    path = user_path(name)
-    if path.is_file():
-        return path
-    if is_path_like(name) or path.is_dir():
-        raise ConfigError(f"no file at {path}; `anaphor study list` lists the presets")
-    raise ConfigError(f"unknown study {name!r}{nearest(name, presets)} (known: {', '.join(presets)}; or a YAML file)")
-
-
-def read_study(
-    path: Path | str, name: str | None = None, data: str | None = None, imports: Iterable[Path | str] = ()
-) -> StudySpec:
-    """Read a study file. What it has for the data set under `with_data` overrides the rest. `imports` are Python files
-    that register parts of your own; workers import them too."""
-    path = Path(path)
-    for file in imports:
-        import_file(file)
-    values = read_mapping(path)
-    by_data = values.pop("with_data", {})
-    if not isinstance(by_data, dict) or not all(isinstance(part, dict) for part in by_data.values()):
-        raise ConfigError(f"{path}: with_data must map names of data sets to what is different for them")
-    special = by_data.get(data if data is not None else str(_mapping(values, "base", path).get("data", "")), {})
-    task = str(values.get("task") or next(iter(TASKS)))
-    kind = look_up(TASKS, task, "task").run_spec
-    base = merge_settings(kind, _mapping(values, "base", path), _mapping(special, "base", path))
-    if data is not None:
-        base["data"] = data
-    try:
-        return _build_study(path, {"name": name or path.stem, **values, **special, "task": task, "base": base})
-    except ConfigError as error:
-        raise error if str(error).startswith(f"{path}: ") else ConfigError(f"{path}: {error}") from None
-
-
-def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
-    values["measures"] = _take_measures(values)
-    metric = values.pop("metric", {})
-    metric = {"name": metric} if isinstance(metric, str) else metric
-    if not isinstance(metric, dict) or set(metric) - {"name", "goal"}:
-        raise ConfigError(f"metric={metric!r}: give a name, or a name and a goal")
-    values |= {"metric": str(metric.get("name", "")), "goal": str(metric.get("goal", ""))}
-    parameters = values.pop("parameters", {})
-    values["seeds"] = read_seeds(values.pop("seeds", 3))
-    required = values.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise ConfigError(f"required={required!r}: it must be a list of names of settings")
-    values["required"] = tuple(required)
-    if isinstance(parameters, list):
-        if not all(isinstance(setting, dict) for setting in parameters):
-            raise ConfigError("each item of parameters must be a mapping of names to values")
-        values["listed"] = tuple(parameters)
-    elif isinstance(parameters, dict):
-        values["parameters"] = tuple(read_axis(str(key), value, path) for key, value in parameters.items())
-    else:
-        raise ConfigError(f"parameters={parameters!r}: it must be a mapping of names to their values")
-    return StudySpec(**values)
-
-
-def _take_measures(values: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of the task's measures out of a study file, and refuse unknown keys."""
-    keys = {one.name for one in dataclasses.fields(StudySpec)} - {"listed", "measures", "goal"} | {"with_data"}
-    options = {
-        task: {one.name for one in dataclasses.fields(kind)}
-        for task in TASKS
-        if (kind := find_support(TASKS[task]).options) is not None
-    }
-    own = options.get(values["task"], set())
-    for key in values:
-        if key not in keys | own:
-            for task in (task for task, names in options.items() if key in names):
-                raise ConfigError(f"{key} is for `task: {task}`, and this study has `task: {values['task']}`")
-            listed = ", ".join(sorted(keys | own))
-            raise ConfigError(f"unknown key {key!r}{nearest(key, keys | own)} (known: {listed})")
-    return {name: values.pop(name) for name in own if name in values}
-
-
-def _mapping(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    given = values.get(name, {})
-    if not isinstance(given, dict):
-        raise ConfigError(f"{path}: {name}={given!r}: it must be a mapping of names to values")
-    return given

@@ -16,7 +16,8 @@ from anaphor.flags import Positional, parse
 from anaphor.registry import import_file
 from anaphor.studies.axes import format_value, read_seeds
 from anaphor.studies.names import MAX_NAME, check_name
-from anaphor.studies.spec import TESTS, StudySpec, find_study_file, list_presets, read_study
+from anaphor.studies.spec import TESTS, StudySpec
+from anaphor.studies.study_file import find_study_file, list_presets, read_study
 
 
 @dataclass(frozen=True, kw_only=True)

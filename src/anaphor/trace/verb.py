@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from anaphor.config import writing_to
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
+from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:
     from anaphor.trace.gradients import Check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anaphor.config import look_up, user_path
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, import_object
@@ -19,6 +19,7 @@ from anaphor.training.schedule import ScheduleSpec
 from anaphor.training.spec import RunSpec
 from anaphor.training.step import CUDAGraphStep, Step
 from anaphor.training.task import TaskDefinition
+from anaphor.user_paths import user_path
 
 
 def task_of(spec: RunSpec) -> TaskDefinition:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from anaphor.config import user_path
 from anaphor.errors import ConfigError, NotInstalled, count_noun
 from anaphor.models.language_model import LanguageModel
 from anaphor.registry import EMBEDDERS, SERVICES
 from anaphor.training.load import load_run
 from anaphor.training.mismatch import Mismatch
 from anaphor.training.run_folder import RunFolder
+from anaphor.user_paths import user_path
 
 LORA_ALPHA = 16.0
 """Adapters are scaled by this over their rank (Hu et al., 2022), so that the learning rate suits every rank."""

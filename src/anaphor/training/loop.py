@@ -38,7 +38,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anaphor.config import writing_to
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.metrics.result import Metric, Result, find_metric, select_value
 from anaphor.operations import kernel_errors
@@ -69,6 +68,7 @@ from anaphor.training.step import Step, StepReport
 from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
+from anaphor.user_paths import writing_to
 
 TAIL_START = 0.5
 """Fraction of the budget after which a tail average begins."""

@@ -20,13 +20,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping, user_path
+from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping
 from anaphor.errors import ConfigError, DataError, Diverged, count_noun
 from anaphor.registry import IMPORTED, TASKS, import_flag
 from anaphor.training.files import append_file, replace_file
 from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
 from anaphor.training.task import TaskDefinition
+from anaphor.user_paths import user_path
 
 STUDY = "study.yaml"  # a file of a study's folder
 MAX_RESULT_BYTES = 10_000_000  # bytes; results have a few hundred

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from anaphor.config import finite, user_path
+from anaphor.config import finite
 from anaphor.draw.html import embed
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
+from anaphor.user_paths import user_path
 from anaphor.web.catalog import Catalog
 from anaphor.web.history import read_curves, read_samples
 from anaphor.web.worker import without_paths

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
-from anaphor.config import user_path, writing_to
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
+from anaphor.user_paths import user_path, writing_to
 
 
 @dataclass(frozen=True, kw_only=True)

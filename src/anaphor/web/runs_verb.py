@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from anaphor.config import look_up, user_path
+from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import Positional, parse
+from anaphor.user_paths import user_path
 
 STATUSES = {
     "training": "a process holds the lock of the run",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from anaphor.config import writing_to
 from anaphor.errors import ConfigError, count_noun
 from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
 from anaphor.inspect.image_maps import ImageLook, image_maps
@@ -19,6 +18,7 @@ from anaphor.tasks import align_columns, join_layers
 from anaphor.tasks.images.verbs import LookOptions
 from anaphor.training.files import replace_file
 from anaphor.training.run_folder import NO_DATA
+from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:
     from anaphor.tasks.images.experiment import ImageExperiment

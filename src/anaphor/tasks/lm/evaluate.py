@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import create_folder, writing_to
 from anaphor.data.dataset import ALL, TEST, default_split
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import Result
@@ -19,6 +18,7 @@ from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperimen
 from anaphor.tasks.lm.length import LengthScore, bin_positions, draw_lengths, refusal_reason, score_at_length
 from anaphor.tasks.lm.protocol import Protocol
 from anaphor.tasks.lm.verbs import STATES, EvaluateOptions
+from anaphor.user_paths import create_folder, writing_to
 
 STREAM_ONLY = ("bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")
 ScoredRow = tuple[dict[str, Any], str, LengthScore | None]

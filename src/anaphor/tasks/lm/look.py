@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor import inspect
-from anaphor.config import writing_to
 from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.inspect import HeadSummary, TextLook, compare_losses
@@ -20,6 +19,7 @@ from anaphor.tasks import LOSS, PERPLEXITY, align_columns, format_text_values
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.verbs import LookOptions
 from anaphor.training.files import replace_file
+from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:
     from anaphor.tasks.lm.experiment import LanguageModelExperiment
