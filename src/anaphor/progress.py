@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from anaphor.metrics.result import Result, format_values
@@ -98,9 +97,7 @@ class Bar:
             self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self.progress is not None:
             self.progress.stop()
         if self.withheld is not None:

@@ -6,7 +6,6 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from anaphor.cli.table import for_terminal
@@ -40,9 +39,7 @@ class LineProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         pass
 
     def on_status(self, cell: Cell, status: str, reason: str = "") -> None:
@@ -91,9 +88,7 @@ class TableProgress(LineProgress):
         self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.live.stop()
         for reason in self.reasons:
             print(for_terminal(reason, sys.stderr), file=sys.stderr)
