@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 from anaphor.cli.main import main
 from anaphor.cli.score import Options as ScoreOptions
 from anaphor.cli.train import options_of, read
-from anaphor.config import dump_yaml, from_text, look_up, read_mapping, to_yaml
+from anaphor.config import dump_yaml, from_text, look_up, plain_value, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml, parse, read_flags
 from anaphor.models import PRESETS, LanguageModelSpec, preset
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
+
+
+def to_yaml(spec):
+    return dump_yaml({name: plain_value(value) for name, value in vars(spec).items()})
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -260,11 +260,6 @@ def plain_value(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def to_yaml(spec: Any) -> str:
-    """A spec as flat YAML, every field in it, in the order of its definition."""
-    return dump_yaml({key: plain_value(value) for key, value in vars(spec).items()})
-
-
 def dump_yaml(values: Mapping[str, Any]) -> str:
     import yaml
 

@@ -11,7 +11,6 @@ import torch
 import anaphor
 from anaphor.api import make_spec
 from anaphor.cli.main import main
-from anaphor.config import to_yaml
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS
 from anaphor.training.callbacks import NullCallback
@@ -188,7 +187,7 @@ def test_settings_of_numpy_and_paths_are_plain_in_a_spec():
     }  # fmt: skip
     plain = {"steps": 2, "lr": 0.1, "carry": True, "model": "lstm", "data": "text", "layer_widths": [8, 16]}
     specs = [make_spec(TASKS["lm"], None, each) for each in (given, plain | {"layer_dropouts": [0.5, 0.0]})]
-    assert to_yaml(specs[0]) == to_yaml(specs[1])
+    assert repr(specs[0]) == repr(specs[1]), "numbers are Python's own"
 
 
 PADDED = {"tokenizer": "treebank", "batching": "padded", "bptt": None}
