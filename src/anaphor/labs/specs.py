@@ -25,6 +25,10 @@ class LabSpec:
                 raise ConfigError(f"{name}={getattr(self, name)}: it must be a finite number")
         if not 0 <= (seed := getattr(self, "seed", 0)) < 2**63:
             raise ConfigError(f"seed={seed}: it must be 0 to {2**63 - 1:,}")
+        self.check()
+
+    def check(self) -> None:
+        """Refuse inputs out of bounds."""
 
     def check_range(self, *names: str, least: float = -math.inf, most: float = math.inf, distinct: int = 0) -> None:
         for name in names:
@@ -77,8 +81,7 @@ class BackpropSpec(SeededSpec):
     vector_b2: float = 0
     """Bias of its second layer."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range(
             "vector_x", "vector_w", "vector_b1", "vector_u", "vector_b2", least=-MAX_INTEGER, most=MAX_INTEGER
         )
@@ -118,8 +121,7 @@ class KroneckerSpec(SeededSpec):
     few: int = 8
     """Sequences of a second, underdetermined fit, which is exact."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("tokens", "width", least=2)
         self.check_range("sharpness", least=0)
         self.check_range("few", least=1)
@@ -162,8 +164,7 @@ class UnrollSpec(SeededSpec):
     clip: float = 1.0
     """Gradient clipping norm."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("inputs", "hidden", "outputs", least=1, most=64)
         self.check_range("steps", least=4, most=1000)
         self.check_range("symbolic", least=3, most=20)
@@ -192,8 +193,7 @@ class BpttSpec(SeededSpec):
     reach: int | None = None
     """Steps of truncated backpropagation (all if not given)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("steps", least=1, most=100)
         self.check_range("inputs", "hidden", least=1, most=256)
         self.check_range("outputs", least=2, most=256)
@@ -227,8 +227,7 @@ class ComplexitySpec(SeededSpec):
     threads: int = 1
     """CPU threads. With one, processor time is measured; wall time of more decides nothing."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("lengths", "length", least=16)
         self.check_range("width", "widths", least=4)
         self.check_range("rank", "chunk", least=1, most=1024)
@@ -257,8 +256,7 @@ class LowRankLabSpec(SeededSpec):
     train: int = 150
     """Training steps of a small model whose attention is analyzed; 0 skips it."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("tokens", "lengths", least=8)
         self.check_range("width", least=1, most=512)
         self.check_range("rank", least=1)
@@ -289,8 +287,7 @@ class ScalingSpec(SeededSpec):
     queries: int = 500
     """Number of queries."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("widths", least=1, distinct=2)
         self.check_range("samples", "queries", least=100)
         self.check_range("keys", least=2)
@@ -316,8 +313,7 @@ class MaskingSpec(SeededSpec):
     heads: int = 2
     """Number of heads; must divide the width."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("tokens", least=3, most=64)
         self.check_range("width", least=1, most=512)
         self.check_range("heads", "padding", least=1)
@@ -339,8 +335,7 @@ class ConceptsSpec(SeededSpec):
     question: int | None = None
     """Number of a single question, 1 to 16."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.question is not None and not 1 <= self.question <= 16:
             raise ConfigError(f"question={self.question}: it must be 1 to 16")
 
@@ -355,8 +350,7 @@ class SelectionSpec(LabSpec):
     width: int = 3
     """Width of a key."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         self.check_range("width", least=1)
         if len(self.keys) % self.width or len(self.keys) < 3 * self.width:
             raise ConfigError(f"{len(self.keys)} numbers are not at least three keys of width={self.width}")
