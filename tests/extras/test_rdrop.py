@@ -16,8 +16,6 @@ from anaphor.models import SEQ2SEQ_PRESETS
 from anaphor.models.cross_entropy import IGNORE_INDEX, smoothed_cross_entropy
 from anaphor.models.head import Head
 from anaphor.registry import TASKS
-from anaphor.studies.study_file import read_study
-from anaphor.studies.validation import validate_study
 from anaphor.tasks.translate.experiment import compute_hidden_states
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
@@ -215,7 +213,11 @@ def test_two_readings_that_cannot_differ_are_refused(others):
         build_experiment(silent)
 
 
+@pytest.mark.needs("studies")
 def test_a_study_of_readings_that_cannot_differ_is_refused_before_it_starts(tmp_path):
+    from anaphor.studies.study_file import read_study
+    from anaphor.studies.validation import validate_study
+
     (tmp_path / "study.yaml").write_text("task: translate\nparameters: {rdrop: {values: [0, 5]}}\n")
     study = read_study(tmp_path / "study.yaml")
     with pytest.raises(ConfigError, match=r"at rdrop 5.*two passes that would be equal without dropout"):

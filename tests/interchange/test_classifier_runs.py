@@ -16,15 +16,10 @@ from anaphor import load_run
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.interchange.pretrained import NoInitialization
-from anaphor.studies.cell import TEST, weights_digest
-from anaphor.studies.report import report
-from anaphor.studies.study import Study
-from anaphor.studies.study_file import find_study_file, read_study
 from anaphor.tasks.classify import ClassifyRunSpec, page
 from anaphor.tasks.classify.experiment import ClassifyExperiment
 from anaphor.training.build import build_experiment
 from anaphor.training.optimizers import OptimizerSpec
-from studies.here import Here, Silent
 
 TEXTS = ["The statement is executed.", "no", "The value of an expression is its own, or that of another one."]
 
@@ -154,8 +149,11 @@ def test_the_command_fine_tunes_saves_and_predicts(folders, answer_of):
 FINE_TUNING = {"fine-tuning-optimizers": 3, "fine-tuning-grid": 18}
 
 
+@pytest.mark.needs("studies")
 @pytest.mark.parametrize(("name", "count"), FINE_TUNING.items())
 def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, error_of):
+    from anaphor.studies.study_file import find_study_file, read_study
+
     line = error_of(["study", name, "--device", "cpu"])
     assert line.startswith(f"study {name!r} has no init of its own: give it with --init, a run or a folder")
     line = error_of(["study", name, "--device", "cpu", "--init", "nowhere", "--data", "data.csv"])
@@ -170,7 +168,14 @@ def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, erro
         }  # fmt: skip
 
 
+@pytest.mark.needs("studies")
 def test_a_study_of_optimizers_tests_its_best_and_draws_learning_curves(folders, tmp_path, monkeypatch):
+    from anaphor.studies.cell import TEST
+    from anaphor.studies.report import report
+    from anaphor.studies.study import Study
+    from anaphor.studies.study_file import find_study_file, read_study
+    from studies.here import Here, Silent
+
     monkeypatch.setattr(ClassifyExperiment, "draw", lambda self, folder, valid: [])
     spec = replace(read_study(find_study_file("fine-tuning-optimizers"), data="data.csv"), seeds=(0, 1))
     spec = spec.with_base(init=str(folders / "bert-base"), epochs=2, batch_size=8, device="cpu", lr=0.01)
@@ -200,7 +205,10 @@ def test_a_study_of_optimizers_tests_its_best_and_draws_learning_curves(folders,
         assert shown == pytest.approx(mean, abs=0.06)  # as rounded to its interval
 
 
+@pytest.mark.needs("studies")
 def test_other_initial_weights_are_other_cells(folders, tmp_path):
+    from anaphor.studies.cell import weights_digest
+
     copy = tmp_path / "copy"
     shutil.copytree(folders / "bert-base", copy)
     assert weights_digest(str(copy)) == weights_digest(str(folders / "bert-base"))

@@ -77,6 +77,7 @@ def test_a_converted_run_is_evaluated_on_given_data(gpt2, tmp_path, answer_of, e
     assert "vocab:400" in row["signature"]
 
 
+@pytest.mark.needs("web")
 def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_path, answer_of):
     words = ["report", str(gpt2 / "run"), "--out", str(tmp_path / "page.html"), "--device", "cpu", "--json"]
     (line,) = answer_of(words)["left_out"]
@@ -84,6 +85,7 @@ def test_a_report_of_a_converted_run_asks_for_no_option_that_it_lacks(gpt2, tmp_
     assert answer_of([*words, "--text", "The statement"])["left_out"] == []
 
 
+@pytest.mark.needs("web")
 def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, answer_of):
     save(tmp_path / "peer", "gpt2", "gpt2", n_positions=512)
     assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "converted")]) == 0
@@ -97,6 +99,7 @@ def test_a_converted_run_is_shown_the_text_of_a_trained_one(tmp_path, answer_of)
     assert shown[0] == shown[1]
 
 
+@pytest.mark.needs("studies")
 def test_a_study_of_a_converted_run_is_refused_by_what_it_lacks(gpt2, tmp_path, error_of):
     line = error_of(["study", "length", "--of", str(gpt2 / "run"), "--out", str(tmp_path / "study")])
     assert "was converted and has no data of its own: --of is for runs that were trained" in line

@@ -29,6 +29,7 @@ def scan(folder):
     return {row["run"]: row for row in Catalog(folder).scan().to_plain()["runs"]}
 
 
+@pytest.mark.needs("studies")
 def test_numbers_are_those_of_the_result_and_of_the_last_validation(folder):
     rows = scan(folder)
     checked = 0
@@ -49,6 +50,7 @@ def test_numbers_are_those_of_the_result_and_of_the_last_validation(folder):
     assert checked >= 9  # with the cells of the study
 
 
+@pytest.mark.needs("studies")
 def test_every_run_has_its_status_task_and_study(folder):
     rows = scan(folder)
     found = {name.partition(" ")[0]: (row["task"], row["status"]) for name, row in rows.items() if not row["study"]}
@@ -323,6 +325,7 @@ def test_a_folder_that_is_replaced_by_a_link_has_no_path(tmp_path):
     assert catalog.scan().runs == []
 
 
+@pytest.mark.needs("studies")
 def test_only_folders_of_runs_are_runs(tmp_path):
     write_run(tmp_path / "run")
     write_run(tmp_path / "run" / "inner")
@@ -390,6 +393,7 @@ def test_no_folder_is_an_error(tmp_path):
         Catalog(tmp_path / "nothing").scan()
 
 
+@pytest.mark.needs("studies")
 def test_what_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", result=None)
     add_cell(write_study(tmp_path / "study"), {"width": 4}, 0)

@@ -126,6 +126,7 @@ def test_every_view_opens_without_an_error_and_asks_no_other_host(open_tab, serv
     assert [asked.url for asked in tab.asked if not asked.url.startswith((f"{served.url}/", "data:"))] == []
 
 
+@pytest.mark.needs("studies")
 def test_the_table_says_what_the_server_says(open_tab, served, ids):
     rows = {row["id"]: row for row in served.ask("/api/runs")["runs"]}
     tab = open_tab(served)
@@ -292,6 +293,7 @@ def test_a_run_that_is_deleted_and_a_server_that_is_gone_are_told_and_the_page_g
     assert [line for line in tab.wrong if "ERR_INTERNET_DISCONNECTED" not in line] == []
 
 
+@pytest.mark.needs("studies")
 @pytest.mark.slow
 def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, trained, tmp_path):
     folder = tmp_path / "runs"
@@ -313,6 +315,7 @@ def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, t
         assert tab.wrong == []
 
 
+@pytest.mark.needs("studies")
 @pytest.mark.slow
 def test_where_room_is_short_the_settings_of_a_cell_are_shown_and_its_study_is_cut(open_tab, trained, tmp_path):
     folder = tmp_path / "runs"
@@ -467,6 +470,7 @@ def test_a_chart_is_read_by_the_keyboard_and_saved(open_tab, served, ids, tmp_pa
 # ---- row 5: text stays text
 
 
+@pytest.mark.needs("studies")
 def test_markup_in_names_settings_samples_and_errors_is_shown_and_never_executed(open_tab, trained, tmp_path):
     folder = tmp_path / "runs"
     hybrid = next(path for path in trained.iterdir() if path.name.startswith("hybrid"))

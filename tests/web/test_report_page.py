@@ -170,6 +170,7 @@ def test_a_run_without_a_result_has_a_report(folder, name):
     assert row["status"] == name
 
 
+@pytest.mark.needs("studies")
 def test_a_study_comes_with_its_cells(folder):
     built = build_report([folder / "study"])
     data = embedded(built.page)
@@ -178,6 +179,7 @@ def test_a_study_comes_with_its_cells(folder):
     assert get_key("/api/study", id=study["id"]) in data["answers"]
 
 
+@pytest.mark.needs("studies")
 def test_the_cells_of_a_study_are_in_its_order_and_two_of_its_settings_are_compared(folder):
     content = embedded(build_report([folder / "study"], ask=partial(answer, cache=Cache())).page)
     runs = content["answers"][get_key("/api/runs")]["runs"]
@@ -208,6 +210,7 @@ def test_the_passage_that_is_shown_first_is_looked_at_whatever_the_tokens(tmp_pa
     assert "".join(passages["passages"][0]["tokens"]).startswith(text)
 
 
+@pytest.mark.needs("studies")
 def test_runs_that_cannot_be_compared_are_a_line_of_the_report(folder):
     built = build_report([folder / "lstm", folder / "study"], ask=partial(answer, cache=Cache()))
     assert not any(str(folder) in line for line in built.left_out)

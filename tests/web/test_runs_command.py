@@ -13,6 +13,7 @@ import termios
 import pytest
 
 from anaphor.cli.main import main
+from anaphor.registry import has_shelf
 from anaphor.training.run_folder import RunFolder
 from anaphor.web import runs_listing as runs
 from anaphor.web.runs_table import find_distinguishing, format_age, format_size
@@ -21,7 +22,7 @@ from web.pretended_runs import add_cell, log, write_run, write_study
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Four runs and a study, in the current folder."""
+    """Four runs and, where studies are there, a study, in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     write_run(tmp_path / "runs" / "run-2", losses=(3.0, 2.0))
@@ -29,9 +30,10 @@ def folder(tmp_path, monkeypatch):
     write_run(tmp_path / "runs" / "stopped", losses=(9.0, 8.0), result=None, clip=0.5)
     diverged = write_run(tmp_path / "runs" / "diverged", losses=(), result=None, lr=20.0)
     diverged.write_result({"status": "diverged", "reason": "training diverged at step 1: loss nan"})
-    study = write_study(tmp_path / "studies" / "widths")
-    add_cell(study, {"width": 4}, 0)
-    add_cell(study, {"width": 4}, 1, event="failed", reason="no memory")
+    if has_shelf("studies"):
+        study = write_study(tmp_path / "studies" / "widths")
+        add_cell(study, {"width": 4}, 0)
+        add_cell(study, {"width": 4}, 1, event="failed", reason="no memory")
     return tmp_path
 
 
@@ -44,6 +46,7 @@ def names(capsys, *words):
     return [row["run"] for row in listed(capsys, *words) if row["kind"] == "run" and not row["study"]]
 
 
+@pytest.mark.needs("studies")
 def test_json_is_a_list_of_runs_and_studies_with_the_same_keys(capsys):
     rows = listed(capsys)
     by_name = {row["run"]: row for row in rows}
@@ -63,6 +66,7 @@ def test_json_is_a_list_of_runs_and_studies_with_the_same_keys(capsys):
     assert (cell["kind"], cell["study"]) == ("run", "studies/widths")
 
 
+@pytest.mark.needs("studies")
 def test_paths_are_those_that_other_commands_take(folder, capsys):
     assert names(capsys, "runs") == names(capsys)
     assert names(capsys, str(folder / "runs"))[0] == str(folder / "runs" / "diverged")
@@ -126,6 +130,7 @@ def test_age_is_sorted_with_the_newest_first(folder, capsys):
     assert names(capsys, "--sort", "age") == [f"runs/{name}" for name in ("stopped", "run-10", "diverged", "run-2")]
 
 
+@pytest.mark.needs("studies")
 def test_the_table_has_a_line_for_each_run_and_study(capsys):
     assert main(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -138,6 +143,7 @@ def test_the_table_has_a_line_for_each_run_and_study(capsys):
     assert lines[-1] == "runs/diverged: training diverged at step 1: loss nan"
 
 
+@pytest.mark.needs("studies")
 def test_the_table_of_studies_counts_cells_that_diverged(folder, capsys):
     add_cell(folder / "studies" / "widths", {"width": 8}, 0, event="diverged", reason="loss nan")
     assert main(["runs", "studies"]) == 0
@@ -146,6 +152,7 @@ def test_the_table_of_studies_counts_cells_that_diverged(folder, capsys):
     assert ["studies/widths", "stopped", "4", "1", "1", "1"] in [line[:6] for line in lines]
 
 
+@pytest.mark.needs("studies")
 def test_cells_are_listed_where_they_are_asked_for(capsys):
     main(["runs", "--cells"])
     text = capsys.readouterr().out
@@ -232,6 +239,7 @@ def take_terminal(terminal):
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.needs("studies")
 def test_watching_in_a_terminal_ends_with_ctrl_c():
     code, text = in_terminal("--watch", "--interval", "0.1", until=b"studies/widths")
     assert code == 0

@@ -307,6 +307,7 @@ def test_noise_gets_no_answer_but_a_refusal_and_the_server_stays(served):
     assert served.request("GET", "/api/runs").status == 200
 
 
+@pytest.mark.needs("studies")
 def test_of_200_concurrent_requests_none_fails_but_for_want_of_room(served, ids):
     curves = ",".join(f"{key}:" for key in ids.values())
     targets = ["/api/runs", f"/api/curves?runs={curves}", "/", "/static/app.js", f"/api/study?id={ids['study']}"]
@@ -348,6 +349,7 @@ def digest(folder):
     return found.hexdigest()
 
 
+@pytest.mark.needs("studies")
 def test_get_and_head_change_nothing(copied, ids):
     before = digest(copied)
     with serving(copied) as served:

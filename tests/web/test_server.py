@@ -48,6 +48,7 @@ def test_the_page_and_its_files_are_served(served):
         assert served.request("GET", f"/static/{name}").status == 404
 
 
+@pytest.mark.needs("studies")
 def test_runs_of_every_kind_are_listed(served, ids):
     found = served.ask("/api/runs")
     rows = {row["id"]: row for row in found["runs"]}
@@ -137,6 +138,7 @@ def test_a_run_that_is_deleted_while_it_is_open_is_said_to_be_and_the_others_sta
         assert "deleted" in json.loads(sent.body)["error"]
 
 
+@pytest.mark.needs("studies")
 def test_a_new_run_and_a_study_that_grows_appear(live, ids, trained):
     study = live.folder / "study"
     cells = live.ask(f"/api/study?id={ids['study']}")["cells"]
@@ -221,6 +223,7 @@ def test_a_page_that_is_closed_cancels_its_work(folder, ids, browser):
         assert (job.state, job.error) == ("cancelled", "cancelled")
 
 
+@pytest.mark.needs("studies")
 def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):
     """No process of the server may write a single byte; and the one that answers pages does not load torch."""
 

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+pytest.importorskip("anaphor.studies")
+
 from anaphor.errors import DataError
 from anaphor.metrics.statistics import confidence_interval
 from anaphor.studies.study import lock_study
