@@ -33,8 +33,8 @@ NEEDS = {
     "studies.md": ("studies",),
     "trace.md": ("trace",),
     "training.md": ("web",),
-    "answers/001.md": ("labs", "trace"),
-    **{f"answers/{name}.md": ("labs",) for name in ("000", "002", "003", "004", "index")},
+    **{f"answers/{name}.md": ("labs",) for name in ("000", "002", "004")},
+    **{f"answers/{name}.md": ("labs", "trace") for name in ("001", "003", "index")},
     **{f"labs/{name}.md": ("labs",) for name in ("complexity", "concepts", "kronecker", "low-rank", "masking")},
     **{f"labs/{name}.md": ("labs",) for name in ("scaling", "unroll")},
 }
