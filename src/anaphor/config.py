@@ -32,6 +32,8 @@ MAX_FILE_BYTES = 1_000_000
 """Bytes of a YAML file; a larger one is refused before it is parsed."""
 MAX_VALUES = 100_000
 """Values in a YAML text, each alias counted as what it stands for."""
+MAX_DEPTH = 100
+"""Levels of nesting in a YAML text; a file of ours has five."""
 MAX_FAST_DEPTH = 1_000
 """Levels of nesting that a YAML text may have to be read by the parser in C, which would overflow its stack."""
 MAX_INTEGER_DIGITS = 100
@@ -400,16 +402,19 @@ def _join_lines(text: str) -> str:
 
 
 def _check_nodes(root: Any) -> None:
-    """Refuse a name that comes twice, of which the parser would take the last and say nothing; merges; and aliases
-    that make a small file a large one. A node is counted wherever it stands, so that a cycle has no end either."""
+    """Refuse a name that comes twice, of which the parser would take the last and say nothing; merges; deep nesting, at
+    which recursive functions fail; and aliases that make a small file a large one. A node is counted wherever it
+    stands, so that a cycle has no end either."""
     values = characters = 0
-    waiting = [root]
+    waiting = [(root, 0)]
     while waiting:
-        node = waiting.pop()
+        node, depth = waiting.pop()
         values += 1
         characters += len(node.value) if isinstance(node.value, str) else 0
         if values > MAX_VALUES or characters > MAX_FILE_BYTES:
             raise ConfigError(f"has more than {MAX_VALUES:,} values or {MAX_FILE_BYTES:,} characters, aliases resolved")
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"has more than {MAX_DEPTH} levels of nesting in line {node.start_mark.line + 1}")
         if isinstance(node.value, str):
             if node.tag == "tag:yaml.org,2002:int" and len(node.value) > MAX_INTEGER_DIGITS:
                 raise ConfigError(f"has a number of {len(node.value):,} digits in line {node.start_mark.line + 1}")
@@ -417,7 +422,7 @@ def _check_nodes(root: Any) -> None:
         names: set[str] = set()
         for part in node.value:
             if not isinstance(part, tuple):
-                waiting.append(part)
+                waiting.append((part, depth + 1))
                 continue
             key, line = part[0], part[0].start_mark.line + 1
             if key.tag == "tag:yaml.org,2002:merge":
@@ -425,4 +430,4 @@ def _check_nodes(root: Any) -> None:
             if isinstance(key.value, str) and key.value in names:
                 raise ConfigError(f"gives {key.value!r} twice, the second time in line {line}")
             names.add(str(key.value) if isinstance(key.value, str) else "")
-            waiting += part
+            waiting += [(one, depth + 1) for one in part]

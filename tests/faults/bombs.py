@@ -6,7 +6,7 @@ BOMBS = {
     "merge": "m0: &m0 {a: 1}\n" + "".join(f"m{n + 1}: &m{n + 1} {{<<: [*m{n}, *m{n}]}}\n" for n in range(30)),
     "values": "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
     "values of one alias": f"a: &a '{'x' * 100_000}'\nb: [{', '.join(['*a'] * 5000)}]\n",
-    "values of a cycle": "a: &a [1, *a]\n",
+    "levels of a cycle": "a: &a [1, *a]\n",
 }
 """By the word that their error has, which begins the name."""
 

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,8 @@ PARTS = (CHECKPOINTS, "events", "previous")
 """Folders of a run itself. `previous` holds the run that it overwrites until its own first checkpoint."""
 NOT_ENTERED = ("__pycache__", "node_modules")
 MAX_FOLDERS = 100_000
+MAX_FOLDERS_EACH = 50_000
+"""In one folder of the top, so that it does not keep the others from being listed."""
 MAX_DEPTH = 16
 RUN_FILES = (CHECKPOINTS, LOCK, "metrics.jsonl", "result.json")
 """A folder with `spec.yaml` and one of these is a run. Other programs have files of that name too."""
@@ -122,7 +125,10 @@ class Catalog:
             reader = reader if type(reader) is kind else kind(one.path)
             try:
                 row = reader.read(locks)
-            except OSError:  # deleted while we look
+            except (FileNotFoundError, NotADirectoryError):  # deleted while we look
+                continue
+            except OSError as error:
+                notes.append(f"{one.name} cannot be read: {error.strerror}")
                 continue
             readers[key] = reader
             row = {"id": key, "study" if one.is_study else "run": clean_text(one.name), **row}
@@ -157,15 +163,14 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
     waiting: list[tuple[Path, str, str | None]] = [
         (root, root.relative_to(top).as_posix(), None) for root in roots[::-1]
     ]
-    seen = 0
+    seen, seen_in = 0, Counter[str]()
     while waiting:
         path, name, study = waiting.pop()
+        part = name.partition("/")[0]
+        if seen_in[part] > MAX_FOLDERS_EACH:
+            continue
         try:
-            with os.scandir(path) as entries:
-                files, folders = set[str](), list[str]()
-                for entry in entries:
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    (folders.append if is_folder else files.add)(entry.name)
+            files, folders = list_entries(path)
         except FileNotFoundError:
             if path in roots:
                 raise DataError(f"no folder at {path}") from None
@@ -173,7 +178,10 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
         except OSError as error:
             notes.append(f"{name} cannot be read: {error.strerror}")
             continue
-        seen += 1
+        seen, seen_in[part] = seen + 1, seen_in[part] + 1
+        if seen_in[part] > MAX_FOLDERS_EACH:
+            notes.append(f"{part} has more than {MAX_FOLDERS_EACH:,} folders: the others are not looked at")
+            continue
         if seen > MAX_FOLDERS:
             notes.append(f"there are more than {MAX_FOLDERS:,} folders: name one with fewer")
             return
@@ -185,10 +193,23 @@ def find_folders(top: Path, notes: list[str], roots: Sequence[Path]) -> Iterator
             folders = [inner for inner in folders if inner not in PARTS]
         if name.count("/") + 1 >= MAX_DEPTH:
             continue
-        for inner in sorted(folders, reverse=True):
-            is_draft = study is not None and inner.endswith(".tmp")  # a run that is being copied to a study
-            if not inner.startswith(".") and not is_draft and inner not in NOT_ENTERED:
-                waiting.append((path / inner, inner if name == "." else f"{name}/{inner}", study))
+        entered = sorted(filter(lambda inner: is_entered(inner, study), folders), reverse=True)
+        waiting += [(path / inner, inner if name == "." else f"{name}/{inner}", study) for inner in entered]
+
+
+def is_entered(name: str, study: str | None) -> bool:
+    """Whether there may be runs in a folder of this name, which is in that study."""
+    is_draft = study is not None and name.endswith(".tmp")  # a run that is being copied to a study
+    return not name.startswith(".") and not is_draft and name not in NOT_ENTERED
+
+
+def list_entries(folder: Path) -> tuple[set[str], list[str]]:
+    """Names of the files and of the folders in a folder; a link is a file."""
+    files, folders = set[str](), list[str]()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            (folders.append if entry.is_dir(follow_symlinks=False) else files.add)(entry.name)
+    return files, folders
 
 
 def find_differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:

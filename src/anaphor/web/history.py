@@ -6,11 +6,13 @@ own folder only.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from typing import Any
 from anaphor.errors import DataError
 
 MAX_READ_BYTES = 32_000_000  # bytes of metrics in one answer; the rest comes with the next cursor
+MAX_METRICS_BYTES = 256_000_000  # bytes of a whole file: a million rows
 MAX_SAMPLES_BYTES = 4_000_000  # bytes of samples, the newest ones
 TAIL = 65_536  # bytes at the end of metrics that have the last row
 CHECKED = 64  # bytes before a cursor that must not have changed
@@ -66,14 +69,30 @@ class NewLines:
     """Number of complete lines that cannot be read."""
 
 
-def open_file(path: Path) -> int:
-    """Open a plain file for reading. A link is refused: it may lead out of the folder that is shown."""
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_file(path: Path, largest: int | None = None) -> int:
+    """Open a regular file for reading. A link is refused: it may lead out of the folder that is shown. A device is not
+    even opened, and a file of more bytes than `largest` is refused."""
+    _check_file(os.lstat(path), path, largest)
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_file(os.fstat(handle), path, largest)  # another one may have taken its place
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_file(status: os.stat_result, path: Path, largest: int | None) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        code = {stat.S_IFLNK: errno.ELOOP, stat.S_IFDIR: errno.EISDIR}.get(stat.S_IFMT(status.st_mode), errno.EINVAL)
+        raise OSError(code, "it is not a file" if code == errno.EINVAL else os.strerror(code), str(path))
+    if largest is not None and status.st_size > largest:
+        raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {largest:,}", str(path))
 
 
 def read_lines(path: Path, cursor: Cursor | None, limit: int = MAX_READ_BYTES) -> NewLines:
     """The complete lines after a cursor; all where there is none, or where the file is another one."""
-    handle = open_file(path)
+    handle = open_file(path, MAX_METRICS_BYTES)
     try:
         start, restart = _resume(handle, cursor)
         data, is_torn = _read_complete(handle, start.offset, limit)
@@ -264,7 +283,7 @@ class Extremes:
 
     def update(self, path: Path) -> None:
         """Read on."""
-        handle = open_file(path)
+        handle = open_file(path, MAX_METRICS_BYTES)
         try:
             start, restart = _resume(handle, self._cursor)
             if restart:

@@ -95,6 +95,7 @@ class Cache:
 
     def run(self, path: Path) -> Run:
         """The run with the best of its checkpoints; loaded again as soon as it has a new one."""
+        refuse_links(path)
         return _remember(self._runs, _version(path), lambda: self._load(path), self.models)
 
     def _load(self, path: Path) -> Run:
@@ -144,6 +145,15 @@ class Cache:
 
     def cached_look(self, key: str) -> LookParts | None:
         return self._looks.get(key)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise for a run with links, which may lead out of the folder that is shown. The files of a checkpoint are never
+    read through links."""
+    run = RunFolder(folder)
+    for path in (run.spec, run.checkpoints, *run.checkpoints.glob("step-*")):
+        if path.is_symlink():
+            raise ConfigError(f"{path.relative_to(folder)} of {folder} is a link, which the page does not follow")
 
 
 def compare_runs(

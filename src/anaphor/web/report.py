@@ -98,16 +98,22 @@ def build_report(
     listing = catalog.scan().to_plain()
     if not listing["runs"]:
         raise ConfigError(f"no run in {', '.join(map(str, paths))}: name folders of runs or studies")
-    studies = {row["id"]: catalog.read_study(catalog.path(row["id"])) for row in listing["studies"]}
+    left_out: list[str] = []
+    studies = {}
+    for row in listing["studies"]:
+        try:
+            studies[row["id"]] = catalog.read_study(catalog.path(row["id"]))
+        except AnaphorError as error:
+            left_out.append(f"the table of the study {row['study']}: {without_paths(str(error))}")
     listing["runs"] = sort_cells(listing["runs"], studies.values())
     markup, styles, scripts = read_parts()
     answers = Answers(LIMIT - len(markup) - sum(map(len, (*styles, *scripts))))
-    left_out: list[str] = []
     if not answers.add(get_key("/api/runs"), listing, 0.5):
         raise ConfigError(f"{len(listing['runs']):,} runs are too many for one page: name fewer")
-    for row in listing["studies"]:
-        if not answers.add(get_key("/api/study", id=row["id"]), studies[row["id"]], 0.6):
-            left_out.append(f"the table of the study {row['study']}: it is too large")
+    names = {row["id"]: row["study"] for row in listing["studies"]}
+    for key, study in studies.items():
+        if not answers.add(get_key("/api/study", id=key), study, 0.6):
+            left_out.append(f"the table of the study {names[key]}: it is too large")
     _add_curves(answers, catalog, listing["runs"], left_out)
     _add_samples(answers, catalog, listing["runs"], left_out)
     start: dict[str, dict[str, str]] = {}
@@ -117,8 +123,8 @@ def build_report(
     content = {
         "mode": "report", "views": views, "start": start, "groups": groups, "notes": left_out, "answers": answers.found,
     }  # fmt: skip
-    names = tuple(row["run"] for row in listing["runs"])
-    return Report(embed(markup, styles, scripts, content), names, tuple(left_out))
+    runs = tuple(row["run"] for row in listing["runs"])
+    return Report(embed(markup, styles, scripts, content), runs, tuple(left_out))
 
 
 def sort_cells(rows: Sequence[dict[str, Any]], studies: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

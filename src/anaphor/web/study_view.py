@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 LOG, CELLS, TABLE, FINDINGS, MEASURES, JOB = (
     "log.jsonl", "cells", "table.csv", "findings.txt", "measures.json", "job.json"
 )  # fmt: skip
-MAX_LOG_BYTES = 100_000_000
+MAX_LOG_BYTES = 20_000_000
+MAX_CELLS = 10_000
 WAITING = "waiting"
 COUNTED = ("finished", "failed", "diverged")  # statuses of cells
 
@@ -89,9 +91,10 @@ def read_plan(folder: Path) -> Plan:
     if metric.get("goal") in GOALS.values():
         guessed = replace(guessed, goal="min" if metric["goal"] == GOALS["min"] else "max")
     parameters, method = document.get("parameters"), document.get("method", "grid")
-    seeds = document.get("seeds")
+    given = document.get("seeds")
+    seeds = [seed for seed in given if type(seed) is int] if isinstance(given, list) else []
     try:
-        axes, combinations = _read_axes(parameters, document.get("base"), method)
+        axes, combinations = _read_axes(parameters, document.get("base"), method, len(seeds))
         return Plan(
             about=make_plain(str(document.get("about") or "")),
             task=make_plain(task),
@@ -100,16 +103,19 @@ def read_plan(folder: Path) -> Plan:
             axes=axes,
             is_search=method in ("random", "bayes"),
             combinations=combinations,
-            seeds=[seed for seed in seeds if type(seed) is int] if isinstance(seeds, list) else [],
+            seeds=seeds,
             trials=trials if type(trials := document.get("trials")) is int else 0,
         )
-    except (AnaphorError, TypeError, ValueError) as error:
+    except (AnaphorError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{STUDY} cannot be read: {error}") from None
 
 
-def _read_axes(parameters: Any, base: Any, method: Any) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+def _read_axes(
+    parameters: Any, base: Any, method: Any, seeds: int
+) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     if isinstance(parameters, list):
         listed = [one for one in parameters if isinstance(one, dict)]
+        _check_count(len(listed) * seeds)
         base = base if isinstance(base, dict) else {}
         names = list(dict.fromkeys(name for one in listed for name in one))
         rows = [{name: to_label({**base, **one}.get(name)) for name in names} for one in listed]
@@ -118,8 +124,17 @@ def _read_axes(parameters: Any, base: Any, method: Any) -> tuple[dict[str, list[
     axes = {axis.name: list(axis.values) if isinstance(axis, Axis) else [] for axis in found}
     if any(isinstance(axis, Range) for axis in found) or method in ("random", "bayes"):
         return axes, []
+    counts = list(map(len, axes.values()))
+    _check_count((max(counts, default=0) if method == "zip" else math.prod(counts)) * seeds)
     columns = zip(*axes.values(), strict=True) if method == "zip" else itertools.product(*axes.values())
     return axes, [dict(zip(axes, values, strict=True)) for values in columns]
+
+
+def _check_count(cells: int) -> None:
+    """Raise for more cells than a study has, before they are listed."""
+    if cells > MAX_CELLS:
+        shown = f"{cells:,}" if cells < 10**15 else "10^15 or more"
+        raise DataError(f"it has {shown} cells; at most {MAX_CELLS:,} are shown")
 
 
 @dataclass
@@ -143,6 +158,10 @@ class StudyReader:
             row |= {name: counts.count(name) for name in COUNTED}
         except DataError as error:
             row["error"] = make_plain(str(error))
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever its files hold, the others are listed)
+            row["error"] = f"its files cannot be read ({type(error).__name__})"
         return {**row, "written": newest(files)}
 
     def read_cells(self, files: Stats, locks: HeldLocks) -> tuple[str, Plan, list[CellView]]:
@@ -161,6 +180,9 @@ class StudyReader:
 
     def _fill(self, cell: CellView, plan: Plan, locks: HeldLocks, is_running: bool) -> None:
         folder = self.folder / CELLS / cell.key
+        if folder.parent.is_symlink() or folder.is_symlink():
+            cell.status, cell.reason = "deleted", "its folder is a link, which is not followed"
+            return
         try:
             files = stat_files(folder, (RESULT, CELL_STATUS, MEASURES, SPEC, JOB))
         except FileNotFoundError:
@@ -201,7 +223,7 @@ def find_value(plan: Plan, valid: Mapping[str, Any]) -> float | None:
     """Value of the study's metric, as the study itself has it."""
     try:
         value = plan.support.value(valid, plan.metric)
-    except (TypeError, ValueError, LookupError):
+    except (TypeError, ValueError, LookupError, OverflowError):
         return None
     plain: float | None = make_plain(value)
     return plain
@@ -217,8 +239,13 @@ def read_log(path: Path) -> dict[tuple[str, Any], str]:
     return {
         (to_key(row["parameters"]), row.get("seed")): row["cell"]
         for row in rows
-        if isinstance(row.get("parameters"), dict) and is_cell_name(row["cell"])
+        if isinstance(row.get("parameters"), dict) and is_seed(row.get("seed")) and is_cell_name(row["cell"])
     }
+
+
+def is_seed(value: Any) -> bool:
+    """Whether a cell may have it: None where nothing is known of its seed."""
+    return value is None or type(value) is int
 
 
 def to_key(parameters: Mapping[str, Any]) -> str:
@@ -232,6 +259,7 @@ def is_cell_name(name: str) -> bool:
 
 def list_cells(plan: Plan, listed: Any, log: Mapping[tuple[str, Any], str], *, is_running: bool) -> list[CellView]:
     """All cells in the order of the study: as its result lists them, else by its plan and its log."""
+    _check_count(max(len(listed) if isinstance(listed, list) else 0, len(log)))
     by_setting = {key: cell for cell in _listed_cells(listed) for key in [(to_key(cell.parameters), cell.seed)]}
     if by_setting and not is_running:
         return list(by_setting.values())
@@ -252,7 +280,7 @@ def list_cells(plan: Plan, listed: Any, log: Mapping[tuple[str, Any], str], *, i
 
 def _listed_cells(listed: Any) -> Iterator[CellView]:
     for cell in listed if isinstance(listed, list) else []:
-        if not isinstance(cell, dict) or not isinstance(cell.get("parameters"), dict):
+        if not isinstance(cell, dict) or not isinstance(cell.get("parameters"), dict) or not is_seed(cell.get("seed")):
             continue
         name = Path(str(cell.get("run"))).name
         if is_cell_name(name):

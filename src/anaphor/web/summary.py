@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,21 +36,14 @@ NOT_COMPARED = ("seed", "device", "cuda_graph")
 Stats = Mapping[str, tuple[int, int, int]]
 """Number, size and time in nanoseconds of files that exist, by name."""
 MAX_TEXT = 1_000  # characters of a setting or a reason
+MAX_DEPTH = 20  # levels of a setting
+MAX_DIMENSIONS = 16  # of a tensor
 
 
 def read_file(path: Path, largest: int) -> bytes:
     """A small file of a run; a link is refused, and so is a larger file."""
-    handle = open_file(path)
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path.name} is not a file")
-        if status.st_size > largest:
-            raise DataError(f"{path.name} has {status.st_size:,} bytes, more than {largest:,}")
-        with os.fdopen(os.dup(handle), "rb") as file:
-            return file.read(largest)
-    finally:
-        os.close(handle)
+    with os.fdopen(open_file(path, largest), "rb") as file:
+        return file.read(largest)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -86,8 +78,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def make_plain(value: Any) -> Any:
-    """A value as JSON and UTF-8 can hold it; a text that is too long is cut."""
+def make_plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A value as JSON and UTF-8 can hold it; a text that is too long is cut, and so is what is nested too deeply."""
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()
         return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
@@ -95,10 +87,12 @@ def make_plain(value: Any) -> Any:
         return value
     if isinstance(value, int | float):
         return to_number(value)
+    if depth == 0:
+        return "…"
     if isinstance(value, Mapping):
-        return {make_plain(str(key)): make_plain(inner) for key, inner in value.items()}
+        return {make_plain(str(key)): make_plain(inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [make_plain(inner) for inner in value]
+        return [make_plain(inner, depth - 1) for inner in value]
     return make_plain(str(value))
 
 
@@ -156,9 +150,19 @@ class RunReader:
         is_held = locks.is_held(self.folder, holder, None if RESULT in files else newest(files))
         if (files, is_held) != self._before:
             started = holder.since if holder else files[SPEC][2] / 1e9
-            self._row = {**self._summarize(files, is_held), "started": started}
+            self._row = {**self._read_row(files, is_held), "started": started}
             self._before = (files, is_held)
         return self._row
+
+    def _read_row(self, files: Stats, is_held: bool) -> dict[str, Any]:
+        try:
+            row = self._summarize(files, is_held)
+            json.dumps(row)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever its files hold, the other runs are listed)
+            return unreadable_row(files, f"its files cannot be read ({type(error).__name__})")
+        return row
 
     def _summarize(self, files: Stats, is_held: bool) -> dict[str, Any]:
         problems: list[str] = []
@@ -256,6 +260,23 @@ class RunReader:
         if found.damaged:
             problems.append(f"{METRICS} has {found.damaged} damaged line{'s' if found.damaged > 1 else ''}")
         return found
+
+
+def unreadable_row(files: Stats, error: str) -> dict[str, Any]:
+    """The values of a run that cannot be summarized."""
+    numbers = ("step", "steps", "epoch", "best", "last", "parameters", "throughput", "seed")
+    return {
+        **dict.fromkeys(("task", "metric", "goal", "counted", *numbers)),
+        "status": "unreadable",
+        "error": error,
+        "written": newest(files),
+        "settings": {},
+        "group": make_group(None, {}),
+        "metrics": [],
+        "curves": [],
+        "offers": [],
+        "scores": {"valid": None, "test": None},
+    }
 
 
 def find_best(
@@ -357,10 +378,18 @@ def count_parameters(checkpoint: Path) -> int | None:
             header = json.loads(os.pread(handle, min(size, MAX_RESULT_BYTES), 8))
         finally:
             os.close(handle)
-        sizes: list[int] = [math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"]
-        return sum(sizes)
+        return sum(count_values(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def count_values(shape: Any) -> int:
+    """Number of values of a tensor. ValueError for what is no shape."""
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise ValueError("too many dimensions")
+    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError("a dimension that no tensor has")
+    return math.prod(shape)
 
 
 def to_scores(scores: Any) -> dict[str, Any] | None:
