@@ -13,6 +13,7 @@ from anaphor.studies.findings import describe_findings
 from anaphor.studies.groups import Group, Objective
 from anaphor.studies.outputs import draw_study, write_tables
 from anaphor.studies.study_file import find_study_file, list_presets, read_study
+from studies.preset_cases import PRESETS
 
 LOSS = Objective(Metric("loss", "min", "loss", "nats"))
 
@@ -201,8 +202,7 @@ def test_what_a_study_requires_must_be_given(tmp_path):
         read(tmp_path, body.replace("[init, lr]", "init"))
 
 
-@pytest.mark.parametrize("name", list_presets())
-@pytest.mark.parametrize("data", [None, "wikitext-2"])
+@pytest.mark.parametrize(("name", "data"), PRESETS)
 def test_every_preset_says_what_it_asks_and_makes_runs(name, data):
     spec = complete(read_study(find_study_file(name), data=data))
     assert spec.about.endswith("?")

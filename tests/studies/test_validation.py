@@ -3,8 +3,9 @@
 import pytest
 
 from anaphor.errors import ConfigError
-from anaphor.studies.study_file import find_study_file, list_presets, read_study
+from anaphor.studies.study_file import find_study_file, read_study
 from anaphor.studies.validation import validate_study
+from studies.preset_cases import PRESETS
 
 
 def check(tmp_path, text):
@@ -14,8 +15,7 @@ def check(tmp_path, text):
     validate_study(spec, None if spec.is_search else spec.settings())
 
 
-@pytest.mark.parametrize("name", list_presets())
-@pytest.mark.parametrize("data", [None, "wikitext-2"])
+@pytest.mark.parametrize(("name", "data"), PRESETS)
 def test_every_preset_is_sound(name, data):
     spec = read_study(find_study_file(name), data=data)
     spec = spec.with_base(**dict.fromkeys(spec.required, "given"))  # what the command line must give

@@ -1,0 +1,15 @@
+"""The presets of studies, each as it is and on WikiText-2."""
+
+import pytest
+
+from anaphor.studies.study_file import list_presets
+
+WITH_EXTRAS = ("hybrid", "wikitext-2")
+
+PRESETS = [
+    pytest.param(
+        name, data, id=f"{data}-{name}", marks=[pytest.mark.needs("extras")] if (name, data) == WITH_EXTRAS else []
+    )
+    for data in (None, "wikitext-2")
+    for name in list_presets()
+]
