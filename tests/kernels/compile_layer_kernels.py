@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from anaphor.kernels import layer_norm, linear, losses
+from anaphor.kernels import layer_norm, linear, losses, updates
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -32,6 +32,10 @@ VARIANTS = {
     "sum": (
         linear._sum_rows, {"WIDTH": 256, "ROWS": linear.SUM_TILE // 16, "COLUMNS": 16},
         {"sums": "*fp32", "rows": "i32", "parts": "i32"}, 4,
+    ),
+    "subtract": (
+        updates._subtract, {"BLOCK": updates.UPDATE_BLOCK},
+        {"weights": ("*fp32",) * 16, "gradients": ("*fp32",) * 16, "sizes": ("i32",) * 16, "rate": "*fp32"}, 8,
     ),
     "loss": (
         losses._losses_and_gradient, {**LOGITS, "BLOCK": losses.LOSS_BLOCK}, {"targets": "*i64", "losses": "*fp32"}, 16,

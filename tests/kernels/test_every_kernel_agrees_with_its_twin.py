@@ -18,6 +18,7 @@ from anaphor.models.cross_entropy import cross_entropy, smoothed_cross_entropy
 from anaphor.models.head import Head
 from anaphor.operations import KERNELS, OFF_VARIABLE, OPERATIONS, find_kernel, register_kernel
 from anaphor.taps import Tap
+from anaphor.training.optimizers import update
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.step import tf32_matmul
 
@@ -38,8 +39,10 @@ def linear_map(device):
 
 
 def lstm_layer(device):
-    shapes = (512, 6), (512, 128), (512,), (512,)
-    weights = [nn.Parameter(torch.randn(shape, dtype=torch.float32, device=device) / 4) for shape in shapes]
+    layer = nn.LSTM(6, 128).to(device, torch.float32)  # on a GPU its weights lie in one piece
+    weights = list(layer.parameters())
+    for weight in weights:
+        nn.init.normal_(weight, std=0.25)
     x, hidden, cell = (numbers(*shape, device=device) for shape in ((3, 2, 6), (1, 3, 128), (1, 3, 128)))
     return x, hidden, cell, weights, True
 
@@ -70,6 +73,13 @@ def two_passes(device):
     return hidden_states, head, targets[:1], 0.1, 3.0
 
 
+def plain_sgd(device):
+    weights = [numbers(7, 5, device=device), numbers(3, device=device)]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    return weights, torch.optim.SGD(weights, lr=0.5), 0.25, torch.tensor(6.0, device=device)
+
+
 EXAMPLES = {
     layer_norm: norm_of_a_sum,
     linear: linear_map,
@@ -78,6 +88,7 @@ EXAMPLES = {
     run_input_feeding: input_feeding,
     cross_entropy: wide_head,
     smoothed_cross_entropy: smoothed,
+    update: plain_sgd,
 }
 """Arguments of each operation for which its kernels apply; made anew from the same seed they are the same."""
 with suppress(ModuleNotFoundError):  # without that extra nobody calls its kernel

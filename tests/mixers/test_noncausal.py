@@ -95,7 +95,7 @@ def test_the_kernel_reads_keys_and_values_where_the_projection_wrote_them(monkey
 def allocated_bytes(function):
     """Sum of all allocations on the CPU while the function runs, buffers inside of kernels and temporaries included;
     memory that is freed and allocated again counts again."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         function()
     events = profiler.profiler.kineto_results.events()
     return sum(max(event.nbytes(), 0) for event in events if event.name() == "[memory]")

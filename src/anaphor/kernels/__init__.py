@@ -31,6 +31,7 @@ WITH_TRITON = [
     ("cross_entropy", "chunked_losses:applies", "losses:cross_entropy"),
     ("smoothed_cross_entropy", "chunked_losses:applies", "losses:smoothed_cross_entropy"),
     ("rdrop_loss", "losses:is_pair_possible", "losses:rdrop_loss"),
+    ("update", "updates:applies", "updates:update"),
 ]
 
 

@@ -20,6 +20,7 @@ from torch.optim import optimizer as torch_optimizer
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.models.head import Head
+from anaphor.operations import operation
 from anaphor.registry import OPTIMIZERS
 from anaphor.training.muon import Muon
 from anaphor.training.optimizer_state import OPTIMIZER_STATE, load_optimizer_state, optimizer_state
@@ -264,9 +265,10 @@ class Optimizer:
         """The parameter groups of all parts, as `torch.optim.Optimizer` has them."""
         return [group for part in self.parts for group in part.param_groups]
 
-    def step(self) -> None:
+    def step(self, clip: float = 0.0, norm: Tensor | None = None) -> None:
+        """Update the weights by the gradients, clipped to `clip` by `norm`, which is that of all gradients together."""
         for part in self.parts:
-            step_once(part)
+            update([weight for group in part.param_groups for weight in group["params"]], part, clip, norm)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for part in self.parts:
@@ -295,6 +297,15 @@ class Optimizer:
             for group in part.param_groups:
                 for weight in group["params"]:
                     yield part, group, weight
+
+
+@operation
+def update(weights: list[Tensor], part: TorchOptimizer, clip: float, norm: Tensor | None) -> None:
+    """Update the weights of one optimizer by their gradients, clipped first unless `clip` is 0."""
+    if clip:
+        assert norm is not None, "gradients are clipped by their norm"
+        nn.utils.clip_grads_with_norm_(weights, clip, norm)
+    step_once(part)
 
 
 def step_once(part: TorchOptimizer) -> None:

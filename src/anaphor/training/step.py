@@ -126,10 +126,8 @@ class Step:
                 correct.append(loss.correct)
         gradients = _gradients(model)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
-        if self.clip:
-            # As `clip_grad_norm_`, with the norms that the report has anyway.
-            nn.utils.clip_grads_with_norm_(model.parameters(), self.clip, torch.linalg.vector_norm(norms))
-        self.optimizer.step()
+        # As `clip_grad_norm_`, with the norms that the report has anyway.
+        self.optimizer.step(self.clip, torch.linalg.vector_norm(norms))
         assert isinstance(total, Tensor), "a group has at least one batch"
         counts = [torch.stack(correct).sum().float().view(1)] if correct else []
         values = torch.cat([(total / denominator).float().view(1), norms, *counts])
