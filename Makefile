@@ -17,9 +17,9 @@ test-slow: .venv/.test .venv/.ray
 	$(BIN)/pytest -m slow
 
 lint: .venv/.lint
-	$(BIN)/ruff check benchmarks examples src tests
-	$(BIN)/ruff format --check benchmarks examples src tests
-	$(BIN)/codespell README.md CHANGELOG.md docs benchmarks examples src
+	$(BIN)/ruff check benchmarks src tests
+	$(BIN)/ruff format --check benchmarks src tests
+	$(BIN)/codespell README.md CHANGELOG.md docs benchmarks src
 	$(BIN)/mypy
 
 # The peer of decoding is a package of the tests.
@@ -27,7 +27,7 @@ bench: .venv/.test
 	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks --parts decoding --pairs 6 && exit $$status
 
 demo: .venv/.anaphor
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m anaphor.examples.demo
 
 docs: .venv/.docs
 	$(BIN)/zensical build --clean

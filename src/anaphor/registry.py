@@ -27,7 +27,7 @@ from typing import Any
 
 from anaphor.config import read_mapping
 from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
-from anaphor.user_paths import user_path
+from anaphor.shipped_files import EXAMPLES, find_file
 
 PLUGINS = "anaphor.plugins"
 SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web")
@@ -525,12 +525,15 @@ def suggest_imports(config: Path | str | None) -> Iterator[None]:
 
 def import_flag(path: Path) -> str:
     """The flag that imports a file, as a shell reads it."""
-    return f"--import {quote(str(path))}"
+    return f"--import {quote(path.name if path.parent == EXAMPLES else str(path))}"
 
 
 def import_file(path: Path | str) -> ImportedFile:
-    """Execute a user's Python file that registers parts. The same file again is executed only if it was edited."""
-    given, path = path, user_path(path).absolute()
+    """Execute a user's Python file that registers parts, or one of the examples that come with the program, by name.
+
+    The same file again is executed only if it was edited.
+    """
+    given, path = path, find_file(path, ".py", EXAMPLES).absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

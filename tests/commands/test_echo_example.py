@@ -1,15 +1,14 @@
 """The example of the echo: the weight on the right token, a sentence as text and picture."""
 
 import runpy
-from pathlib import Path
 
 import pytest
 import torch
 
 from anaphor.cli.main import main
 from anaphor.inspect.alignment import Alignment
+from anaphor.shipped_files import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ECHO = runpy.run_path(str(EXAMPLES / "echo.py"))
 
 

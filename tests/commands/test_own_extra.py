@@ -14,9 +14,10 @@ import pytest
 import forked
 from anaphor.cli.main import main
 from anaphor.config import read_mapping
+from anaphor.shipped_files import EXAMPLES
 from anaphor.training.run_folder import RunFolder
 
-FILE = Path(__file__).parents[2] / "examples" / "repetition.py"
+FILE = EXAMPLES / "repetition.py"
 PAGE = Path(__file__).parents[2] / "docs" / "own-extras.md"
 IMPORT = ["--import", str(FILE)]
 FLAGS = ["--unit-embeddings", "--repetition", "--z-loss", "0.01", "--log-bonus"]
@@ -81,7 +82,7 @@ def test_a_run_needs_its_file(run):
     words = [sys.executable, "-m", "anaphor", "evaluate", str(run), "--device", "cpu"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # this process has imported it
     assert done.returncode == 2
-    assert done.stderr == f"anaphor: {run} was trained with parts of repetition.py: pass --import {FILE}\n"
+    assert done.stderr == f"anaphor: {run} was trained with parts of repetition.py: pass --import repetition.py\n"
 
 
 def test_its_settings_are_in_help_and_spec(run, capsys):

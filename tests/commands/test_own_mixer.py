@@ -8,8 +8,9 @@ import pytest
 import anaphor
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
+from anaphor.shipped_files import EXAMPLES
 
-FILE = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
+FILE = str(EXAMPLES / "leaky_mixer.py")
 
 
 @pytest.fixture

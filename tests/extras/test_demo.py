@@ -1,14 +1,14 @@
 """The demonstration: three models of equal size, one table, a sample of each and one figure."""
 
 import runpy
-from pathlib import Path
 
 import pytest
 
 from anaphor.models import preset
 from anaphor.registry import TASKS
+from anaphor.shipped_files import EXAMPLES
 
-DEMO = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "demo.py"))
+DEMO = runpy.run_path(str(EXAMPLES / "demo.py"))
 
 
 @pytest.mark.parametrize("vocabulary", [3000, 3432, 4000])

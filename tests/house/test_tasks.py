@@ -56,7 +56,8 @@ def names_of_tasks(path):
     [
         path
         for path in MODULES
-        if relative(path) not in MAY_NAME_TASKS and relative(path).split("/")[0] not in ("tasks", "metrics", "extras")
+        if relative(path) not in MAY_NAME_TASKS
+        and relative(path).split("/")[0] not in ("tasks", "metrics", "extras", "examples")
     ],
     ids=relative,
 )

@@ -3,11 +3,22 @@
 import pytest
 import torch
 
+from anaphor.data.batches import batch_examples
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.mixers import Attention, AttentionSpec, Span
 from anaphor.mixers.attention.mask import matrix_mask
-from anaphor.models import FFN, AttentionHead, AttentionResidual, MultiHeadedAttention, Transformer
+from anaphor.models import (
+    FFN,
+    AttentionHead,
+    AttentionResidual,
+    DialogueGPT,
+    DialogueLoss,
+    MultiHeadedAttention,
+    PatchEmbed,
+    Transformer,
+    image_preset,
+)
 
 
 def test_the_simplified_transformer_layer_by_hand():
@@ -116,3 +127,72 @@ def test_a_causal_textbook_transformer_equals_our_own_stack():
     x = torch.randn(2, 5, 6)
     ours, _ = layer(x, layer.initial_state(x), Span.whole(x))
     torch.testing.assert_close(ours, textbook(x, torch.ones(5, 5).tril())[0])
+
+
+def test_patches_are_those_of_our_image_models():
+    spec = image_preset("vit-nano", classes=10, image_size=32, patch_size=4, width=128, position="learned")
+    ours = spec.build().embedder
+    embed = PatchEmbed(img_size=32, patch_size=4, in_chans=3, embed_dim=128)
+    embed.proj.load_state_dict(ours.patches.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    positions = ours.position.weight
+    torch.testing.assert_close(embed(images) + positions[1:], ours(images)[:, 1:])
+    cut_out = torch.nn.functional.unfold(images, 4, stride=4).mT
+    assert cut_out.shape == (2, embed.num_patches, 48)
+    torch.testing.assert_close(embed(images), cut_out @ embed.proj.weight.flatten(1).T + embed.proj.bias)
+
+
+def test_images_that_are_not_of_the_size_of_the_patches_are_refused():
+    with pytest.raises(ConfigError, match="patch_size=5 does not divide"):
+        PatchEmbed(img_size=32, patch_size=5, in_chans=3, embed_dim=8)
+    with pytest.raises(ConfigError, match=r"must be \['B', 3, 8, 8\], but they are \[1, 3, 8, 9\]"):
+        PatchEmbed(img_size=8, patch_size=4, in_chans=3, embed_dim=8)(torch.randn(1, 3, 8, 9))
+
+
+@pytest.fixture
+def gpt():
+    return DialogueGPT(vocab_size=11, dim=6, attn_dim=4, mlp_dim=10, num_heads=3, num_layers=2, max_seq_len=8)
+
+
+def test_a_dialogue_model_equals_a_stack_of_our_parts(gpt):
+    ids = torch.randint(0, 11, (2, 7))
+    x = gpt.token_embedding(ids) + gpt.position_embedding.weight[:7]
+    for layer in gpt.transformer.layers:
+        ours = AttentionSpec(width=6, heads=3, head_width=4).build()
+        heads = layer.attention.heads
+        parts = [getattr(head, name) for name in ("query", "key", "value") for head in heads]
+        with torch.no_grad():
+            ours.project.weight.copy_(torch.cat([linear.weight for linear in parts]))
+            ours.project.bias.copy_(torch.cat([linear.bias for linear in parts]))
+            ours.out.load_state_dict(layer.attention.out.state_dict())
+        y, _ = ours(x, ours.initial_state(x), Span.whole(x))
+        x = x + y
+        x = x + layer.ffn(x)
+    logits, A = gpt(ids)
+    torch.testing.assert_close(logits, gpt.head(x))
+    assert A.shape == (2, 2, 3, 7, 7)
+    assert not A.triu(1).any()
+
+
+def test_its_loss_is_that_of_our_batches_without_padding(gpt):
+    examples = [torch.tensor([0, 5, 6, 7, 8, 2]), torch.tensor([0, 9, 3])]
+    (batch,) = batch_examples(examples, pad=1, rows=2)
+    # Our batches hold the inputs alone, without the last token: the course's have it.
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor([0, 9, 3]), examples[0]], batch_first=True, padding_value=1)
+    mask = torch.arange(6) < torch.tensor([3, 6])[:, None]
+    logits, _ = gpt(ids)
+    ours, _ = gpt(batch.input_ids)
+    expected = torch.nn.functional.cross_entropy(ours.flatten(0, 1), batch.targets.flatten())
+    torch.testing.assert_close(DialogueLoss()(logits, ids, mask.int()), expected)
+    changed = torch.where(mask, ids, 4)
+    torch.testing.assert_close(DialogueLoss()(gpt(changed)[0], changed, mask), expected)
+
+
+def test_it_writes_the_most_likely_token_at_each_step(gpt):
+    prefix = torch.randint(0, 11, (2, 3))
+    written = gpt.generate(prefix, num_tokens=4)
+    assert torch.equal(written[:, :3], prefix)
+    logits, _ = gpt(written[:, :-1])
+    assert torch.equal(logits[:, 2:].argmax(-1), written[:, 3:])
+    with pytest.raises(ConfigError, match="9 tokens are more than the 8 learned positions"):
+        gpt.generate(prefix, num_tokens=7)

@@ -4,13 +4,12 @@ import json
 import runpy
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from anaphor.cli.main import main
+from anaphor.shipped_files import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 DIVERSIFY = runpy.run_path(str(EXAMPLES / "diversify.py"))
 STUDY = """\
 task: translate

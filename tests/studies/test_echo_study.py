@@ -2,16 +2,15 @@
 
 import json
 import runpy
-from pathlib import Path
 
-from anaphor.studies import read_study
+from anaphor.shipped_files import EXAMPLES
+from anaphor.studies.study_file import find_study_file, read_study
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ECHO = runpy.run_path(str(EXAMPLES / "echo.py"))
 
 
 def test_the_study_holds_the_three_conditions_and_its_curves_are_drawn(tmp_path):
-    settings = read_study(EXAMPLES / "echo.yaml").settings()
+    settings = read_study(find_study_file("echo")).settings()
     assert [setting.run.condition for setting in settings] == ["none", "state", "attention"]
     assert {(setting.run.data, setting.run.epochs) for setting in settings} == {("echo-fit", 10)}
     cells = []

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from anaphor.cli.main import main
+from anaphor.shipped_files import EXAMPLES
 from studies.here import Here
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 LEAKY = EXAMPLES / "leaky_mixer.py"
 CALLBACK = """
 from dataclasses import dataclass

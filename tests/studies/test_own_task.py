@@ -7,6 +7,7 @@ import pytest
 
 from anaphor.errors import ConfigError
 from anaphor.registry import IMPORTED, TASKS, ImportedFile, import_file
+from anaphor.shipped_files import EXAMPLES
 from anaphor.studies import worker
 from anaphor.studies.cell import JOB, make_cell
 from anaphor.studies.report import report
@@ -16,7 +17,7 @@ from anaphor.studies.study_file import read_study
 from anaphor.studies.validation import validate_study
 from studies.here import Here, Silent
 
-FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
+FILE = EXAMPLES / "digit_sum.py"
 STUDY = """
 task: digit-sum
 base: {steps: 4, eval_every: 2, device: cpu}

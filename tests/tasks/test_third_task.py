@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,10 @@ import anaphor
 import forked
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
+from anaphor.shipped_files import EXAMPLES
 from anaphor.training.run_folder import RunFolder
 
-FILE = Path(__file__).parents[2] / "examples" / "digit_sum.py"
+FILE = EXAMPLES / "digit_sum.py"
 SMALL = ["--import", str(FILE), "--steps", "24", "--eval-every", "6", "--lr", "0.02"]
 
 

@@ -3,11 +3,11 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from anaphor.cli.main import main
+from anaphor.shipped_files import EXAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_missing_file_is_said(error_of):
 
 
 def test_a_file_of_parts_that_was_edited_is_taken_by_force_as_by_other_verbs(text, tmp_path, answer_of):
-    parts = str(Path(__file__).parents[2] / "examples" / "leaky_mixer.py")
+    parts = str(EXAMPLES / "leaky_mixer.py")
     words = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--steps", "3", "--no-test"]
     run = ["--import", parts, "--model", "leaky", "--device", "cpu", "--json", "--out", "run"]
     assert main(["train", "lm", *words, *run]) == 0

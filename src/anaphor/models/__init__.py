@@ -37,7 +37,10 @@ if TYPE_CHECKING:
         AttentionHead,
         AttentionResidual,
         BilinearAttention,
+        DialogueGPT,
+        DialogueLoss,
         MultiHeadedAttention,
+        PatchEmbed,
         Transformer,
     )
 
@@ -55,6 +58,8 @@ __all__ = [
     "Block",
     "BlockSpec",
     "ClassHead",
+    "DialogueGPT",
+    "DialogueLoss",
     "Embedding",
     "Head",
     "HeadWrapper",
@@ -64,6 +69,7 @@ __all__ = [
     "LanguageModelSpec",
     "ModelState",
     "MultiHeadedAttention",
+    "PatchEmbed",
     "PatchEmbedder",
     "Seq2Seq",
     "Seq2SeqSpec",

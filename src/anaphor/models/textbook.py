@@ -1,4 +1,5 @@
-"""A transformer as a course defines it, class by class, built from our parts; and the attention of a recurrent decoder.
+"""A transformer as a course defines it, class by class, built from our parts, and what stands around it for images and
+for dialogues; the attention of a recurrent decoder.
 
 In the transformer every `forward(x, attn_mask)` returns the output and the attention matrices A. `attn_mask` is 1 where
 a token attends and 0 where it does not, [T, T] or [B, T, T]; None means everywhere. x is [B, T, D] or [T, D].
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
@@ -15,6 +17,8 @@ from anaphor.mixers.attention.mask import everything, matrix_mask
 from anaphor.mixers.attention.score import ScaledDot, softmax
 from anaphor.mixers.spec import Sizes
 from anaphor.models.backbone import FeedForward
+from anaphor.models.cross_entropy import IGNORE_INDEX
+from anaphor.models.image_spec import check_divides
 
 
 class AttentionHead(nn.Module):
@@ -90,6 +94,75 @@ class Transformer(nn.Module):
             x, A = layer(x, attn_mask)
             maps.append(A)
         return x, torch.stack(maps, dim=-4)
+
+
+class PatchEmbed(nn.Module):
+    """Image to a sequence of patches, each by the same linear map: a convolution whose stride is the size of a patch.
+    [B, in_chans, img_size, img_size] -> [B, num_patches, embed_dim], row by row"""
+
+    def __init__(self, img_size: int, patch_size: int, in_chans: int, embed_dim: int) -> None:
+        super().__init__()
+        check_divides(patch_size, img_size)
+        self.img_size, self.num_patches = img_size, (img_size // patch_size) ** 2
+        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        expected = [self.proj.in_channels, self.img_size, self.img_size]
+        if x.ndim != 4 or list(x.shape[1:]) != expected:
+            raise ConfigError(f"the images must be {['B', *expected]}, but they are {list(x.shape)}")
+        patches: Tensor = self.proj(x)  # [B, embed_dim, rows, columns]
+        return patches.flatten(2).mT
+
+
+class DialogueGPT(nn.Module):
+    """A language model of dialogues: embeddings, learned positions, a causal transformer and a linear head."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        attn_dim: int,
+        mlp_dim: int,
+        num_heads: int,
+        num_layers: int,
+        max_seq_len: int = 1024,
+    ) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocab_size, dim)
+        self.position_embedding = nn.Embedding(max_seq_len, dim)
+        self.transformer = Transformer(dim, attn_dim, mlp_dim, num_heads, num_layers)
+        self.head = nn.Linear(dim, vocab_size)
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, T, vocab_size] and A [B, layers, H, T, T] of token ids [B, T].
+
+        No token sees a later one, so padding on the right needs no mask here; `DialogueLoss` leaves it out.
+        """
+        length, most = input_ids.shape[-1], self.position_embedding.num_embeddings
+        if length > most:
+            raise ConfigError(f"{length} tokens are more than the {most} learned positions of the model")
+        steps = torch.arange(length, device=input_ids.device)
+        x = self.token_embedding(input_ids) + self.position_embedding(steps)
+        causal_mask = torch.ones(length, length, device=x.device).tril()
+        x, A = self.transformer(x, causal_mask)
+        return self.head(x), A
+
+    @torch.no_grad()
+    def generate(self, prefix: Tensor, num_tokens: int) -> Tensor:
+        """The prefix [B, T] and `num_tokens` more, the most likely one at each step. Every step reads all tokens."""
+        for _ in range(num_tokens):
+            logits, _ = self(prefix)
+            prefix = torch.cat((prefix, logits[:, -1:].argmax(-1)), dim=1)
+        return prefix
+
+
+class DialogueLoss(nn.Module):
+    """Mean cross entropy of the next token: the first is not predicted, and from the last nothing is."""
+
+    def forward(self, logits: Tensor, input_ids: Tensor, input_mask: Tensor) -> Tensor:
+        """Loss of logits [B, T, V] for token ids [B, T]; `input_mask` [B, T] is 0 in padding."""
+        targets = input_ids[:, 1:].masked_fill(input_mask[:, 1:] == 0, IGNORE_INDEX)
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
 
 
 class BilinearAttention(nn.Module):

@@ -10,27 +10,26 @@ from typing import Any
 from anaphor.config import look_up, nearest, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS, import_file
+from anaphor.shipped_files import EXAMPLES, files_by_name, find_file
 from anaphor.studies.axes import read_axis, read_seeds
 from anaphor.studies.spec import StudySpec, find_support
 from anaphor.training.spec import merge_settings
-from anaphor.user_paths import is_path_like, user_path
+from anaphor.user_paths import is_path_like
 
 PRESETS = Path(__file__).parent / "presets"
 
 
 def list_presets() -> dict[str, Path]:
     """Studies that come with the program, by name."""
-    return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
+    return files_by_name(PRESETS, ".yaml")
 
 
 def find_study_file(name: str) -> Path:
-    """A preset by its name, or a file by its path."""
-    presets = list_presets()
-    if name in presets:
-        return presets[name]
-    path = user_path(name)
+    """A preset or an example by its name, or a file by its path."""
+    path = find_file(name, ".yaml", PRESETS, EXAMPLES)
     if path.is_file():
         return path
+    presets = list_presets()
     if is_path_like(name) or path.is_dir():
         raise ConfigError(f"no file at {path}; `anaphor study list` lists the presets")
     raise ConfigError(f"unknown study {name!r}{nearest(name, presets)} (known: {', '.join(presets)}; or a YAML file)")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
+from anaphor.shipped_files import EXAMPLES, find_file
 from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(argv: Sequence[str]) -> int:
     set_threads(options.threads)
 
     file, function = options.target.rsplit("::", 1)
-    graph = trace_file(Path(file), function, level=options.level, output=options.output)
+    graph = trace_file(find_file(file, ".py", EXAMPLES), function, level=options.level, output=options.output)
     if options.collapse:
         graph = graph.collapsed(*options.collapse)
     check = graph.check() if options.check else None

@@ -11,6 +11,7 @@ from anaphor.config import compose_spec, look_up
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, format_values
 from anaphor.registry import CALLBACKS, TASKS, extra_settings, extras_of
+from anaphor.shipped_files import files_by_name
 from anaphor.training.spec import RunSpec
 
 
@@ -158,7 +159,7 @@ class TaskDefinition:
 
 def recipes_of(task: TaskDefinition) -> dict[str, Path]:
     """The recipes of a task by name."""
-    return {} if task.recipes is None else {path.stem: path for path in sorted(task.recipes.glob("*.yaml"))}
+    return {} if task.recipes is None else files_by_name(task.recipes, ".yaml")
 
 
 def recipe_file(name: str, task: TaskDefinition) -> Path:

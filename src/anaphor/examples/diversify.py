@@ -1,7 +1,7 @@
 """Data diversification (Nguyen et al., 2020): a model learns from its text and from translations of that text.
 
-    anaphor study examples/diversify.yaml --per-device 6 --out runs/teachers
-    python examples/diversify.py runs/teachers runs/diversified
+    anaphor study diversify --per-device 6 --out runs/teachers
+    python -m anaphor.examples.diversify runs/teachers runs/diversified
     anaphor train translate --recipe multi30k-transformer --data runs/diversified --dropout 0.2 --epochs 12 \\
         --out runs/student
 

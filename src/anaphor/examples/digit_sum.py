@@ -1,7 +1,7 @@
 """A task of your own in one file: the sum of a sequence of digits, by regression.
 
-anaphor train digit-sum --import examples/digit_sum.py --lr 0.03 --steps 1000 --out runs/digits
-anaphor evaluate runs/digits --import examples/digit_sum.py
+anaphor train digit-sum --import digit_sum.py --lr 0.03 --steps 1000 --out runs/digits
+anaphor evaluate runs/digits --import digit_sum.py
 """
 
 from __future__ import annotations

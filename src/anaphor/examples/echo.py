@@ -1,11 +1,11 @@
 """Attention of a model that copies sentences: where it looks, and how fast it learns to look there.
 
-    anaphor study examples/echo.yaml --device cpu --out runs/echo
-    python examples/echo.py curves runs/echo runs/echo-curves.png
+    anaphor study echo --device cpu --out runs/echo
+    python -m anaphor.examples.echo curves runs/echo runs/echo-curves.png
 
     anaphor train translate --data echo-fit --width 128 --batch-size 16 --lr 0.005 --epochs 40 --device cpu \\
         --no-test --out runs/echo-attention
-    python examples/echo.py alignment runs/echo-attention runs/echo-alignment.png
+    python -m anaphor.examples.echo alignment runs/echo-attention runs/echo-alignment.png
 
 Source and target are the same sentence, so the right alignment is known: target token t belongs to source token t. The
 end of a sentence has no source token and is not counted.

@@ -1,6 +1,6 @@
 """Why re-weighting heads by a norm explodes on single samples: four readings of it, trained and scored alike.
 
-    python examples/reweighting.py
+    python -m anaphor.examples.reweighting
 
 Each model is a gpt-nano on text from a grammar, trained on batches of 16 rows of 64 tokens. It is scored in such
 batches, on single rows of the same length and on single samples of 8 tokens; then once more with every factor frozen at

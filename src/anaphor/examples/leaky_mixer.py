@@ -1,7 +1,7 @@
 """A mixer of your own: a leaky integrator, h_t = a · h_{t-1} + (1 - a) · W x_t with a learned a for each feature.
 
-anaphor check-mixer leaky --import examples/leaky_mixer.py
-anaphor train lm --import examples/leaky_mixer.py --data grammar --mixers leaky --out runs/leaky
+anaphor check-mixer leaky --import leaky_mixer.py
+anaphor train lm --import leaky_mixer.py --data grammar --mixers leaky --out runs/leaky
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,30 @@
+"""Files that come with the program, found by name: recipes, studies and examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anaphor.user_paths import user_path
+
+EXAMPLES = Path(__file__).with_name("examples")
+"""Files to try, to read and to copy: parts for `--import`, functions for `trace`, studies."""
+
+
+def files_by_name(folder: Path, ending: str) -> dict[str, Path]:
+    """The files of a folder of the program that have an ending, by name without it."""
+    return {path.stem: path for path in sorted(folder.glob(f"*{ending}")) if not path.stem.startswith("_")}
+
+
+def find_file(given: Path | str, ending: str, *folders: Path) -> Path:
+    """The file that a user names: their own by its path, or one of the program's by its name.
+
+    `leaky_mixer` is the file of the program; so is `leaky_mixer.py`, where the current folder has no such file. Where
+    nothing has the name, the path as it was given.
+    """
+    path = user_path(given)
+    name = str(given) if path.exists() else str(given).removesuffix(ending)
+    for folder in folders:
+        files = files_by_name(folder, ending)
+        if name in files:
+            return files[name]
+    return path
