@@ -161,7 +161,7 @@ class DialogueLoss(nn.Module):
 
     def forward(self, logits: Tensor, input_ids: Tensor, input_mask: Tensor) -> Tensor:
         """Loss of logits [B, T, V] for token ids [B, T]; `input_mask` [B, T] is 0 in padding."""
-        targets = input_ids[:, 1:].masked_fill(input_mask[:, 1:] == 0, IGNORE_INDEX)
+        targets = input_ids[:, 1:].long().masked_fill(input_mask[:, 1:] == 0, IGNORE_INDEX)
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
 
 
