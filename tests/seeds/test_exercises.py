@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anaphor.data.batches import batch_examples
+from anaphor.data.padded_batches import batch_examples
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.mixers import Attention, AttentionSpec, Span
