@@ -119,6 +119,9 @@ class Mixer(nn.Module):
 
     state_type: ClassVar[type] = tuple
     """Type of the state of a mixer that streams."""
+    follows_init_scheme: bool = False
+    """Whether a model's init scheme draws the weights of its linear maps; `out` writes to the residual stream. A mixer
+    that does not keeps the weights it was made with, or has those that its `reset_parameters()` draws."""
 
     def __init__(self, spec: MixerSpec) -> None:
         super().__init__()
@@ -207,6 +210,13 @@ class Mixer(nn.Module):
         for size, expected in zip(first, self.state_shape, strict=False):
             if expected is not None and size != expected:
                 raise ConfigError(f"the state is not from this {name}: its first tensor is {first} in each row")
+
+
+def reset_mixer(mixer: Mixer) -> None:
+    """Call the mixer's `reset_parameters()`. Without one its weights stay as they were made."""
+    reset = getattr(mixer, "reset_parameters", None)
+    if reset is not None:
+        reset()
 
 
 @dataclass

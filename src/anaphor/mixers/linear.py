@@ -101,6 +101,7 @@ class Linear(Mixer):
 
     spec: LinearSpec
     state_type = LinearState
+    follows_init_scheme = True
 
     def __init__(self, spec: LinearSpec) -> None:
         super().__init__(spec)

@@ -18,7 +18,7 @@ from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.score import softmax
-from anaphor.mixers.base import Mixer, Span
+from anaphor.mixers.base import Mixer, Span, reset_mixer
 from anaphor.mixers.linear import LinearSpec
 from anaphor.mixers.recurrent import GRUSpec, LSTMSpec
 from anaphor.mixers.spec import MixerSpec, require
@@ -82,6 +82,12 @@ class Bidirectional(Mixer):
         super().__init__(spec)
         self.forward_layer = spec.inner.build()
         self.backward_layer = spec.inner.build()
+        self.follows_init_scheme = self.forward_layer.follows_init_scheme
+
+    def reset_parameters(self) -> None:
+        """Each direction by itself."""
+        for layer in (self.forward_layer, self.backward_layer):
+            reset_mixer(layer)
 
     def initial_state(self, like: Tensor) -> tuple[()]:
         return ()
@@ -219,6 +225,8 @@ class Pooled(Mixer):
 
     y_t does not depend on t: every token of a sequence gets the same output.
     """
+
+    follows_init_scheme = True
 
     def __init__(self, spec: PooledSpec) -> None:
         super().__init__(spec)

@@ -66,6 +66,10 @@ class Recurrent(Mixer):
         self.gates = Tap()
         self.states = Tap()
 
+    def reset_parameters(self) -> None:
+        """As torch, uniform in ±1/√width: with a normal of std 0.02 a recurrence would forget within a few steps."""
+        self.kernel.reset_parameters()
+
     def cell(self, gate_inputs: Tensor, state: tuple[Tensor, ...], weights: tuple[Tensor, Tensor]) -> Step:
         """One step for all rows. `gate_inputs` is the input's part of the pre-activations, computed for all steps at
         once; `weights` are the recurrent ones."""

@@ -18,10 +18,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from anaphor.errors import ConfigError
-from anaphor.mixers.attention.heads import MultiHead
-from anaphor.mixers.attention.layer import Attention, CrossAttention
-from anaphor.mixers.input_feeding import InputFeeding
-from anaphor.mixers.linear import QRNN, Linear
+from anaphor.mixers.base import Mixer, reset_mixer
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import TokenEmbedder
 from anaphor.models.head import Head
@@ -38,63 +35,68 @@ _SIZE_ERRORS = ("can't allocate memory", "out of memory", "calculation overflowe
 
 def init_normal(model: nn.Module) -> None:
     """As GPT-2: matrices normal with std 0.02; those that write to the residual stream divided by the square root of
-    their number."""
-    for module in model.modules():
+    their number. Mixers that do not follow the scheme initialize themselves."""
+    modules, mixers = _modules_of_scheme(model), _outer_mixers(model)
+    for module in modules:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-    for module in model.modules():  # scaled up, embeddings then have the size of the position encoding
+    for module in modules:  # scaled up, embeddings then have the size of the position encoding
         if isinstance(module, TokenEmbedder) and module.owns_embedding and module.scale != 1:
             nn.init.normal_(module.embedding.weight, std=1 / module.scale)
     for weight in _head_weights(model):
         nn.init.normal_(weight, std=0.02)
-    for module in model.modules():
+    for module in modules:
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    _reset_recurrent(model)
+    for mixer in mixers:
+        if not mixer.follows_init_scheme:
+            reset_mixer(mixer)
     writers = [linear for block in model.modules() if isinstance(block, Block) for linear in _residual_writers(block)]
     for linear in writers:
         nn.init.normal_(linear.weight, std=0.02 / math.sqrt(len(writers)))
 
 
 def init_uniform(model: nn.Module) -> None:
-    """As PyTorch's word language model: embeddings and head uniform in ±0.1, layers as torch initializes its own, also
-    attention, whose three projections are initialized as one matrix."""
-    for module in model.modules():
+    """As PyTorch's word language model: embeddings and head uniform in ±0.1, layers as torch initializes its own. Every
+    mixer initializes itself."""
+    for module in _modules_of_scheme(model):
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
     for weight in _head_weights(model):
         nn.init.uniform_(weight, -0.1, 0.1)
-    for module in model.modules():
-        if isinstance(module, Attention | CrossAttention):
-            projections = [module.project] if isinstance(module, Attention) else [module.query, module.project]
-            for linear in projections:
-                nn.init.xavier_uniform_(linear.weight)
-            for linear in (*projections, module.out):
-                if linear.bias is not None:
-                    nn.init.zeros_(linear.bias)
-    _reset_recurrent(model)
+    # In this order, because every draw changes those after it: models that a seed gave stay what they are.
+    for mixer in sorted(_outer_mixers(model), key=lambda mixer: not mixer.follows_init_scheme):
+        reset_mixer(mixer)
 
 
 INIT_SCHEMES: dict[str, Callable[[nn.Module], None]] = {"normal": init_normal, "uniform": init_uniform}
+
+
+def _outer_mixers(model: nn.Module) -> list[Mixer]:
+    """The mixers of a model without those inside another one, which decides on them."""
+    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    inner = {id(part) for mixer in mixers for part in mixer.modules() if part is not mixer}
+    return [mixer for mixer in mixers if id(mixer) not in inner]
+
+
+def _modules_of_scheme(model: nn.Module) -> list[nn.Module]:
+    """All modules but those of mixers that do not follow the scheme."""
+    mixers = [mixer for mixer in _outer_mixers(model) if not mixer.follows_init_scheme]
+    own = {id(part) for mixer in mixers for part in mixer.modules()}
+    return [module for module in model.modules() if id(module) not in own]
 
 
 def _head_weights(model: nn.Module) -> list[nn.Parameter]:
     return [module.own for module in model.modules() if isinstance(module, Head) and module.own is not None]
 
 
-def _reset_recurrent(model: nn.Module) -> None:
-    """As torch does, uniform in ±1/√width: with a normal of std 0.02 a recurrence would forget within a few steps."""
-    for module in model.modules():
-        if isinstance(module, nn.RNNBase | InputFeeding | QRNN):
-            module.reset_parameters()
-
-
 def _residual_writers(block: Block) -> list[nn.Linear]:
     """The linear maps of a block whose output is added to the residual stream."""
     writers = []
     if block.spec.residual:
-        if isinstance(block.mixer, MultiHead | Linear):
-            writers.append(block.mixer.out)
+        out = getattr(block.mixer, "out", None)
+        if block.mixer.follows_init_scheme and isinstance(out, nn.Linear):
+            writers.append(out)
         if block.cross is not None:
             writers.append(block.cross.out)
         if block.feedforward is not None:

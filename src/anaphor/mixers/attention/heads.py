@@ -171,6 +171,7 @@ class MultiHead(Mixer):
     """Base class of self-attention, cross-attention and low-rank attention."""
 
     spec: MultiHeadSpec
+    follows_init_scheme = True
 
     def __init__(self, spec: MultiHeadSpec) -> None:
         super().__init__(spec)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import check_at_least, look_up
@@ -20,6 +20,15 @@ from anaphor.mixers.attention.position import POSITIONS, check_max_positions
 from anaphor.mixers.base import FixedBuffer, KVBuffer, Span
 from anaphor.mixers.layers import Linear
 from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, require
+
+
+def reset_projections(projections: Sequence[nn.Linear], out: nn.Linear) -> None:
+    """Draw the weights of projections anew, and set their biases and that of the output to zero."""
+    for projection in projections:
+        nn.init.xavier_uniform_(projection.weight)
+    for linear in (*projections, out):
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)
 
 
 class KVCache(NamedTuple):
@@ -116,6 +125,10 @@ class Attention(MultiHead):
         self.mask = mask if spec.memory is None else mask & window(spec.memory + 1)
         self.project = Linear(spec.width, 3 * self.inner_width, bias=require(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
+
+    def reset_parameters(self) -> None:
+        """As torch's attention: the three projections are initialized as one matrix, biases are zero."""
+        reset_projections([self.project], self.out)
 
     @property
     def streams(self) -> bool:
@@ -312,6 +325,10 @@ class CrossAttention(MultiHead):
         self.source_width = spec.width if spec.source_width is None else spec.source_width
         self.query = Linear(spec.width, self.inner_width, bias=require(spec.bias))
         self.project = Linear(self.source_width, 2 * self.inner_width, bias=require(spec.bias))
+
+    def reset_parameters(self) -> None:
+        """As torch's attention: the projections of the source are initialized as one matrix, biases are zero."""
+        reset_projections([self.query, self.project], self.out)
 
     def initial_state(self, like: Tensor, lengths: Tensor | None = None) -> Source:
         """`like` is the source itself [B, S, D], `lengths` the number of valid tokens in each row."""
