@@ -12,8 +12,8 @@ import torch
 import forked
 from anaphor.cli.main import main
 from anaphor.errors import CheckpointError
+from anaphor.files import replace_file
 from anaphor.training import checkpoint
-from anaphor.training.files import replace_file
 from faults.runs import command, environment, hashes, run
 
 STEPS = ("--steps", "30", "--eval-every", "5", "--width", "32")

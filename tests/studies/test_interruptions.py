@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from anaphor.files import append_file
 from anaphor.studies import study as module
 from anaphor.studies import worker
 from anaphor.studies.cell import STOP
 from anaphor.studies.engines import JobResult
 from anaphor.studies.study import MAX_RESTARTS, describe_failure
-from anaphor.training.files import append_file
 from studies.here import logged
 from studies.pretended import Pretending
 

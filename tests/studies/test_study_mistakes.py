@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from anaphor import files
 from anaphor.cli.main import main
-from anaphor.training import files
 from faults.bombs import BOMBS, LONG_VALUES
 from faults.paths import IMPOSSIBLE, assert_refused
 from faults.trap import trap

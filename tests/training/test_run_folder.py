@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anaphor import files
 from anaphor.errors import ConfigError, DataError
-from anaphor.training import checkpoint, files, lock
+from anaphor.training import checkpoint, lock
 from anaphor.training.run_folder import STUDY, RunFolder
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from anaphor.files import open_file
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -385,5 +387,6 @@ def _save(figure: Any, path: Path, dpi: int = DPI) -> Path:
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         drawn = io.BytesIO()  # a signal while it is drawn leaves no half of a file
         figure.savefig(drawn, dpi=dpi, format=path.suffix[1:])
-    path.write_bytes(drawn.getvalue())
+    with open(open_file(path), "wb") as file:
+        file.write(drawn.getbuffer())
     return path

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anaphor.config import nearest
 from anaphor.errors import DataError
-from anaphor.training.files import default_permissions
+from anaphor.files import default_permissions, write_file
 from anaphor.user_paths import create_folder, user_path, writing_to
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -193,7 +193,7 @@ def write_folder(
         with default_permissions(folder / TENSORS) as file:
             save_file(copies, file, metadata={"format": "pt"})
         for name, text in {CONFIG: json.dumps(dict(config), indent=2) + "\n", **files}.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_file(folder / name, text.encode())
             if folder / name not in written:
                 written.append(folder / name)
     return written

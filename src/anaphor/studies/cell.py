@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.files import make_folder, replace_file
 from anaphor.registry import IMPORTED, TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
 from anaphor.training.build import build_experiment
 from anaphor.training.device import choose_device
-from anaphor.training.files import replace_file
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 from anaphor.user_paths import user_path
@@ -48,12 +48,16 @@ class Cell:
         return self.folder.name
 
     @property
+    def study_folder(self) -> Path:
+        return self.folder.parents[1]
+
+    @property
     def spec(self) -> RunSpec:
         return dataclasses.replace(self.setting.run, seed=self.seed)
 
     def write_job(self, study: StudySpec, threads: int) -> None:
         """Write what the worker needs."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, within=self.study_folder)
         job = {
             "task": study.task,
             "spec": dataclasses.asdict(self.spec),
@@ -109,7 +113,8 @@ class Cell:
 
     def write_status(self, status: str, reason: str) -> None:
         """Record why there is no result."""
-        replace_file(self.folder / STATUS, json.dumps({"status": status, "reason": reason}).encode() + b"\n")
+        content = json.dumps({"status": status, "reason": reason}).encode() + b"\n"
+        replace_file(self.folder / STATUS, content, within=self.study_folder)
 
 
 def read_json(path: Path) -> dict[str, Any]:

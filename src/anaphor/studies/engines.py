@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from anaphor.errors import ConfigError
+from anaphor.files import open_file
 from anaphor.studies.cell import OUTPUT
 
 OUTPUT_TAIL = 4000  # bytes of a worker's output that are searched for its last line
@@ -230,7 +231,7 @@ def run_job(job: Job) -> JobResult:
 
 def start_worker(job: Job, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a worker. It stops when its standard input is closed, and gets no Ctrl-C of this process."""
-    with (job.folder / OUTPUT).open("wb") as output:
+    with open(open_file(job.folder / OUTPUT), "wb") as output:
         return _start_process([job.action, str(job.folder)], output, job.threads, environment)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, DataError
+from anaphor.files import delete, rename
 from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, STATUS, TEST, Cell, make_cell, read_json
@@ -105,10 +106,11 @@ def import_runs(spec: StudySpec, cells_folder: Path, folder: Path, threads: int)
 
 def copy_run(run: Path, target: Path) -> None:
     """Copy a run completely or not at all, without the files of the study that it came from."""
-    draft = target.with_name(f"{target.name}.tmp")
-    if draft.exists():  # of an interrupted copy
-        shutil.rmtree(draft)
+    for path in run.rglob("*"):
+        if path.is_symlink():
+            raise DataError(f"{path} is a link: what it leads to is not copied; put a copy in its place")
+    draft, study = target.with_name(f"{target.name}.tmp"), target.parents[1]
+    delete(draft, within=study)  # of an interrupted copy
     shutil.copytree(run, draft, ignore=shutil.ignore_patterns(*STUDY_FILES))
-    if target.exists():  # an unfinished cell
-        shutil.rmtree(target)
-    draft.replace(target)
+    delete(target, within=study)  # an unfinished cell
+    rename(draft, target, within=study)

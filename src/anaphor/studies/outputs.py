@@ -20,10 +20,10 @@ import numpy as np
 from anaphor.draw import Dot, Line, bands, dots
 from anaphor.draw.cells import Annotated, annotated_heat_maps
 from anaphor.errors import DataError
+from anaphor.files import replace_file
 from anaphor.metrics.statistics import Interval, choose_decimals, confidence_interval
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.groups import Axes, Group, Objective, find_best, is_numeric, varied_axes
-from anaphor.training.files import replace_file
 
 Columns = Mapping[str, Sequence[Interval | int | None]]
 Row = Sequence[str]

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from anaphor.config import finite
 from anaphor.draw import learning_curves
 from anaphor.errors import DataError
+from anaphor.files import make_folder, replace_file
 from anaphor.metrics.result import Metric, training_metric
 from anaphor.metrics.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.axes import format_setting, format_value
@@ -25,7 +26,6 @@ from anaphor.studies.groups import Group, Objective, describe_block_difference
 from anaphor.studies.outputs import SUFFIXES, draw_study, write_tables
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import Study
-from anaphor.training.files import replace_file
 
 Axes = dict[str, list[Any]]
 MAX_CURVES = 6  # settings whose learning curves fit side by side
@@ -313,7 +313,7 @@ def report_table(study: Study, settings: Sequence[Setting], axes: Axes, name: st
     objective = Objective(metric, "test" if tested else "validation")
     axes = {**axes, **{axis: list(dict.fromkeys(group.parameters[axis] for group in groups)) for axis in names}}
     folder = study.folder / f"{name}s"
-    folder.mkdir(exist_ok=True)
+    make_folder(folder, within=study.folder)
     text = write_tables(groups, axes, objective, {}, folder)
     if tested:
         sentences = ["test scores, by which nothing is selected.", *describe_trends(groups, axes, objective)]

@@ -23,15 +23,15 @@ import yaml
 
 from anaphor.config import finite, read_mapping
 from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.files import append_file, delete, refuse_links, replace_file, write_file
 from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
-from anaphor.training.files import append_file, replace_file
 from anaphor.training.lock import hold_lock
 from anaphor.training.run_folder import STUDY, RunFolder
 
-FROZEN, LOG = "seal.json", "log.jsonl"  # by these names in all studies
+FROZEN, LOG, CELLS = "seal.json", "log.jsonl", "cells"  # by these names in all studies
 SEARCH_KEYS = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # they decide a search
 MAX_RESTARTS = 5  # of a cell whose process is killed by a signal, before it counts as failed
 FINAL = ("finished", "diverged", "stopped")  # statuses that remain when the study is run again
@@ -158,7 +158,7 @@ class Study:
     def _submit(self, cell: Cell, following: int) -> Future[JobResult]:
         cell.write_job(self.spec, self.threads)
         for name in (STATUS, STOP):
-            (cell.folder / name).unlink(missing_ok=True)
+            delete(cell.folder / name, within=self.folder)
         self.log("started", cell)
         self.callback.on_status(cell, "running")
         return self.engine.submit(Job("train", cell.folder, self.threads, following))
@@ -202,11 +202,11 @@ class Study:
 
     def _prune(self, running: list[Cell]) -> None:
         for cell in find_pruned(running, self.cells, self.spec):
-            (cell.folder / STOP).touch()
+            write_file(cell.folder / STOP, b"", within=self.folder)
 
     @property
     def cells_folder(self) -> Path:
-        return self.folder / "cells"
+        return self.folder / CELLS
 
     def log(self, event: str, cell: Cell | None = None, **details: Any) -> None:
         """Append a line to the log."""
@@ -231,7 +231,7 @@ class Study:
             if not force:
                 raise changed_error(self.folder)
             for cell in self.cells:
-                (cell.folder / TEST).unlink(missing_ok=True)
+                delete(cell.folder / TEST, within=self.folder)
         replace_file(path, json.dumps({"at": now(), **choice}, indent=2, ensure_ascii=False).encode() + b"\n")
         self.log("sealed", **choice)
 
@@ -260,7 +260,7 @@ class Study:
 
     def _submit_test(self, cell: Cell, following: int) -> Future[JobResult]:
         cell.write_job(self.spec, self.threads)
-        (cell.folder / STOP).unlink(missing_ok=True)  # stopped when it had just finished
+        delete(cell.folder / STOP, within=self.folder)  # stopped when it had just finished
         self.log("test", cell)
         return self.engine.submit(Job("test", cell.folder, self.threads, following))
 
@@ -314,6 +314,8 @@ def lock_study(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for name in (STUDY, LOG, FROZEN, CELLS):  # before anything is trained
+                refuse_links(folder / name, folder)
             held.enter_context(hold_lock(folder / ".lock", str(folder)))
         except OSError as error:
             raise ConfigError(f"cannot write to {folder}: {error.strerror or error}; use another --out") from None
@@ -335,14 +337,14 @@ def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
         before = read_mapping(folder / STUDY)
         same = all(before.get(key) == value for key, value in spec.to_plain().items() if key in SEARCH_KEYS)
     else:
-        cells = [make_cell(*of, folder / "cells", spec.task, threads) for of in product(spec.settings(), spec.seeds)]
+        cells = [make_cell(*of, folder / CELLS, spec.task, threads) for of in product(spec.settings(), spec.seeds)]
         same = {cell.key for cell in cells} == set(frozen["cells"])
     if not same or frozen["metric"] != spec.metric:
         raise changed_error(folder)
-    for result in (RunFolder(folder / "cells" / key).result for key in frozen["cells"]):
+    for result in (RunFolder(folder / CELLS / key).result for key in frozen["cells"]):
         if is_damaged(result):
             raise DataError(f"{result} is damaged: delete it, and the same command trains this cell again")
-    failed = [key for key in frozen["cells"] if read_json(folder / "cells" / key / STATUS).get("status") == "failed"]
+    failed = [key for key in frozen["cells"] if read_json(folder / CELLS / key / STATUS).get("status") == "failed"]
     if failed:  # they would be trained again, and might change the selection
         count = count_noun(len(failed), "failed cell")
         raise ConfigError(

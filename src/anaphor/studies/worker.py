@@ -21,10 +21,10 @@ import torch
 
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
+from anaphor.files import delete, open_file, replace_file
 from anaphor.registry import TASKS, describe_own_error, import_file, import_object
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
 from anaphor.training import checkpoint
-from anaphor.training.files import replace_file
 from anaphor.training.load import load_run
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions
@@ -70,7 +70,7 @@ def wait_for_job() -> list[str]:
             return []
         line += read
     argv: list[str] = json.loads(line)
-    output = os.open(Path(argv[1]) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    output = open_file(Path(argv[1]) / OUTPUT)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
@@ -83,7 +83,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     run_folder = RunFolder(folder)
     wait_for_lock(run_folder)
     if is_damaged(run_folder.result):
-        run_folder.result.unlink()  # a run with such a file is not resumed
+        delete(run_folder.result)  # a run with such a file is not resumed
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
         options = TrainOptions(
             resume=run_folder.exists,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from anaphor.draw import COLORS
 from anaphor.errors import ConfigError
+from anaphor.files import open_file, write_file
 from anaphor.trace import formatting
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def draw_graph(graph: Graph, paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix.lower() == ".html":
-            path.write_text(graph.page(), encoding="utf-8")
+            write_file(path, graph.page().encode())
             continue
         figure = figure or _figure(graph)
         _save(figure, path)
@@ -258,7 +259,8 @@ def _save(figure: Any, path: Path) -> None:
             ".pdf": {"metadata": {"CreationDate": None}},
             ".png": {"pil_kwargs": {"compress_level": 4}},
         }
-        figure.savefig(path, dpi=dpi, **more[path.suffix.lower()])
+        with open(open_file(path), "wb") as file:
+            figure.savefig(file, dpi=dpi, format=path.suffix[1:].lower(), **more[path.suffix.lower()])
 
 
 def _figure(graph: Graph) -> Any:

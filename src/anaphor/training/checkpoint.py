@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from anaphor.config import FORMAT
 from anaphor.errors import CheckpointError, ConfigError, Diverged
-from anaphor.training.files import default_permissions, describe_space, sync, write_file
+from anaphor.files import default_permissions, delete, describe_space, make_folder, rename, sync, write_file
 from anaphor.training.mismatch import Mismatch, format_shape
 from anaphor.training.progress import Progress
 
@@ -159,7 +159,7 @@ def write(folder: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) ->
     final, draft = folder / f"step-{step}", folder / f"step-{step}.tmp"
     needed = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, within=folder.parent)
         _clean_up(folder)
         draft.mkdir()
         _fill(draft, step, parts, metadata)
@@ -221,8 +221,8 @@ def _copy_to_host(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 def _commit(draft: Path, final: Path) -> None:
     old = final.with_name(f"{final.name}.old")
     if final.exists():
-        final.rename(old)
-    draft.rename(final)
+        _rename(final, old)
+    _rename(draft, final)
     sync(final.parent)
     if old.exists():
         _discard(old)
@@ -237,19 +237,24 @@ def _clean_up(folder: Path) -> None:
         if current.exists():
             _discard(old)
         else:
-            old.rename(current)
+            _rename(old, current)
 
 
 def _discard(path: Path) -> None:
     """Delete a checkpoint. Under its own name it is complete or gone, also when this is interrupted."""
     doomed = path.with_name(f"{path.name}.tmp")
     _remove(doomed)
-    path.rename(doomed)
+    _rename(path, doomed)
     _remove(doomed)
 
 
+def _rename(path: Path, target: Path) -> None:
+    rename(path, target, within=path.parents[1])
+
+
 def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        delete(path, within=path.parents[1])
 
 
 def _to_json(value: Any) -> bytes:
@@ -310,7 +315,7 @@ def _read_metadata(path: Path) -> Checkpoint:
 
 def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     """What the manifest says of each file."""
-    if not path.is_dir():
+    if path.is_symlink() or not path.is_dir():
         raise CheckpointError(f"no checkpoint at {path}")
     file = path / _MANIFEST
     if not file.is_file() or file.is_symlink():

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from anaphor.errors import ConfigError
+from anaphor.files import open_file
 
 _MAX_HOLDER = 300  # bytes read from a lock file, which another program may have written
 _TRIES, _PAUSE = 3, 0.02
@@ -25,7 +26,7 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
     Only the holder may delete the file.
     """
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = open_file(path, os.O_RDWR)
         try:
             _lock(handle, what)
             # If its last holder deleted the file just now, two could hold locks on two files of one name.
@@ -55,6 +56,6 @@ def _lock(handle: int, what: str) -> None:
 
 def _is_at(path: Path, handle: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
     except FileNotFoundError:
         return False

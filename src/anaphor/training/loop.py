@@ -39,6 +39,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anaphor.errors import CheckpointError, ConfigError, Diverged
+from anaphor.files import delete
 from anaphor.metrics.result import Metric, Result, find_metric, select_value
 from anaphor.operations import kernel_errors
 from anaphor.progress_listener import Cancelled
@@ -150,7 +151,7 @@ def fit_and_score(run: TrainingRun) -> Outcome:
         return stopped_result(run)
     finally:
         if progress.step > run.first_step:
-            run.folder.result.unlink(missing_ok=True)  # that of the run before it was resumed
+            delete(run.folder.result)  # that of the run before it was resumed
         if run.events is not None:
             run.events.close()
     if interruption.signal in (signal.SIGTERM, signal.SIGHUP):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,8 +21,8 @@ from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping
 from anaphor.errors import ConfigError, DataError, Diverged, count_noun
+from anaphor.files import append_file, delete, make_folder, refuse_links, rename, replace_file
 from anaphor.registry import IMPORTED, TASKS, import_flag
-from anaphor.training.files import append_file, replace_file
 from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
 from anaphor.training.task import TaskDefinition
@@ -130,8 +129,12 @@ class RunFolder:
         is_new = not self.folder.exists()
         with ExitStack() as held:
             try:
-                self.checkpoints.mkdir(parents=True, exist_ok=True)
-                for folder in (self.folder, self.checkpoints):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                folders = [self.folder]
+                if not self.checkpoints.is_symlink():  # to resume is refused below, to overwrite sets the link aside
+                    make_folder(self.checkpoints, within=self.folder)
+                    folders.append(self.checkpoints)
+                for folder in folders:
                     tempfile.TemporaryFile(dir=folder).close()  # permissions are not all: a disk may be read-only
                 held.enter_context(hold_lock(self.folder / ".lock", str(self.folder)))
             except OSError as error:
@@ -145,20 +148,27 @@ class RunFolder:
         if self.exists:
             return
         with suppress(OSError):  # other files are there, and stay
-            (self.folder / ".lock").unlink(missing_ok=True)
-            self.checkpoints.rmdir()
+            delete(self.folder / ".lock")
+            self.checkpoints.rmdir()  # not of a link
             if is_new:
                 self.folder.rmdir()
 
     def check_resumable(self, *, force: bool, warn: Callable[[str], None]) -> None:
         """Raise unless there is a run whose training can be resumed."""
         self.require()
+        self.refuse_links()
         if self.read_earlier_result().get("status") == "converted":  # weights without the state of an optimizer
             raise ConfigError(
                 f"{self.folder} was converted: there is no training to resume; start a new run from its weights with "
                 f"--init {quote(str(self.folder))}"
             )
         self.check_imports(force=force, warn=warn)
+
+    def refuse_links(self) -> None:
+        """Raise if a file of the run, or one of its folders, is a link, before it would be written to."""
+        files = (self.spec, self.metrics, self.samples, self.checkpoints, self.result, self.events, self.previous)
+        for path in (*files, *self._figures()):
+            refuse_links(path, self.folder)
 
     def refuse_existing(self) -> None:
         """Raise if there is a run."""
@@ -182,7 +192,9 @@ class RunFolder:
         """Start a run from its spec document. A run that is here is kept in `previous` until the first checkpoint."""
         with _explain_write_errors(self.folder):
             if self.exists:
+                refuse_links(self.spec, self.folder)
                 self._set_aside()
+            self.refuse_links()
             replace_file(self.spec, spec.encode())
 
     def _set_aside(self) -> None:
@@ -194,27 +206,27 @@ class RunFolder:
         if self.previous.exists() and not any(self.checkpoints.glob("step-*")):
             # The run here never had a checkpoint, so that the one that it was to replace is still the last good one.
             for path in files[1:]:
-                _delete(path)
+                delete(path)
             return
-        _delete(self.previous)
-        self.previous.mkdir()
+        delete(self.previous)
+        make_folder(self.previous, within=self.folder)
         replace_file(self.previous / self.spec.name, self.spec.read_bytes())  # first, so that it is a run at any moment
         for path in files:
             if path.is_symlink() or path.exists():
                 kept = self.previous / path.relative_to(self.folder)
-                kept.parent.mkdir(exist_ok=True)
-                path.rename(kept)  # of a link, the link itself
-        self.checkpoints.mkdir()
+                make_folder(kept.parent, within=self.folder)
+                rename(path, kept, within=self.folder)
+        make_folder(self.checkpoints, within=self.folder)
 
     def delete_previous(self) -> None:
         """Delete the run that was overwritten, now that the new one has a checkpoint."""
-        _delete(self.previous)
+        delete(self.previous)
 
     def truncate_after(self, step: int) -> None:
         """Remove everything that was logged after a step, and an incomplete line: it will be logged again."""
         self.require()
         with _explain_write_errors(self.folder):
-            self._remove_result()
+            self.delete_result()
             if self.metrics.exists():
                 kept = [line for line in self.read_metrics() if line["step"] <= step]
                 replace_file(self.metrics, b"".join(map(_line, kept)))
@@ -229,18 +241,18 @@ class RunFolder:
         with _explain_write_errors(self.spec):
             replace_file(self.spec, spec.encode())
 
-    def _remove_result(self) -> None:
+    def delete_result(self) -> None:
+        """Delete the result and its figures."""
         for path in (*self._figures(), self.result):
-            path.unlink(missing_ok=True)
+            delete(path)
 
     def _figures(self) -> set[Path]:
         """Curves, and the figures that the result names."""
         curves = {found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")}
-        named: Any = None
-        with suppress(DataError):  # there is none yet, or none that can be read
-            named = self.read_result().get("figures")
+        named = self.read_earlier_result().get("figures")
         names = [Path(name).name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        return curves | {found for name in names if (found := self.folder / name).suffix in (".png", ".svg")}
+        figures = {self.folder / name for name in names if name.endswith((".png", ".svg"))}
+        return curves | {path for path in figures if os.path.lexists(path)}  # not of a name that no file can have
 
     def log(self, step: int, **values: Any) -> None:
         """Append a line to the metrics."""
@@ -328,14 +340,6 @@ class RunFolder:
             return self.read_result()
         except DataError:
             return {}
-
-
-def _delete(path: Path) -> None:
-    """Delete a file or a folder; of a link, the link itself."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, DataError
+from anaphor.files import make_folder
 
 
 def require_tensorboard() -> None:
@@ -34,7 +35,7 @@ class TensorBoard:
 
         self.folder, self.metrics = folder, tuple(metrics)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder, within=folder.parent)
             # The step in the name: two files that are begun in one second would otherwise be one.
             self.writer = EventsWriter(str(folder / "events"), f".{after}")
         except OSError as error:

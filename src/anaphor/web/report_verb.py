@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
     import_given(argv)
     options = parse(Options, argv, program="anaphor report")
 
-    from anaphor.training.files import replace_file
+    from anaphor.files import replace_file
     from anaphor.web.report import build_report
 
     out = user_path(options.out)

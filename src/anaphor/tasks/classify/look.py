@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.config import look_up
+from anaphor.files import replace_file
 from anaphor.inspect.figures import draw_attention, draw_contributions, draw_units
 from anaphor.inspect.look import ClassLook, look_at_class
 from anaphor.inspect.page import build_page
 from anaphor.progress_listener import track_progress
 from anaphor.tasks import align_columns
 from anaphor.tasks.classify.verbs import LookOptions
-from anaphor.training.files import replace_file
 from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:

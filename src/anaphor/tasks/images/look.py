@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anaphor.errors import ConfigError, count_noun
+from anaphor.files import replace_file
 from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
 from anaphor.inspect.image_maps import ImageLook, image_maps
 from anaphor.inspect.page import image_page
@@ -16,7 +17,6 @@ from anaphor.models import ImageClassifier
 from anaphor.progress_listener import track_progress
 from anaphor.tasks import align_columns, join_layers
 from anaphor.tasks.images.verbs import LookOptions
-from anaphor.training.files import replace_file
 from anaphor.training.run_folder import NO_DATA
 from anaphor.user_paths import writing_to
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anaphor import inspect
 from anaphor.data.tokenizer import UNKNOWN
 from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.files import replace_file
 from anaphor.inspect import HeadSummary, TextLook, compare_losses
 from anaphor.inspect.figures import draw_attention, draw_units
 from anaphor.inspect.look import layer_label
@@ -18,7 +19,6 @@ from anaphor.progress_listener import track_progress
 from anaphor.tasks import LOSS, PERPLEXITY, align_columns, format_text_values
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.verbs import LookOptions
-from anaphor.training.files import replace_file
 from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.beam_search import Hypothesis
+from anaphor.files import replace_file
 from anaphor.inspect.alignment import Alignment, alignment, alignment_page, as_text, draw_alignment
 from anaphor.tasks.translate.verbs import LookOptions
-from anaphor.training.files import replace_file
 from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:
