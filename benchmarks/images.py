@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from anaphor.data.images import ImageSplit
+from anaphor.data.images import ImageMetadata, ImageSplit
 from anaphor.models import ImageModelSpec
 from anaphor.tasks.images import ImageRunSpec
-from anaphor.tasks.images.experiment import ImageExperiment, ImageMetadata
+from anaphor.tasks.images.experiment import ImageExperiment
 from anaphor.training.build import build_step
 from anaphor.training.device import autocast_of
 from benchmarks.our_loop import OurLoop, no_dataset

@@ -89,6 +89,34 @@ class ImageSplit:
 
 
 @dataclass(frozen=True)
+class ImageMetadata:
+    """What the model must know of its images. A run keeps it, so that it can be used without its data."""
+
+    classes: tuple[str, ...]
+    """Class names, in the order of the labels."""
+    channels: int
+    image_size: int
+    """Height and width in pixels."""
+    mean: tuple[float, ...]
+    """Mean of each channel in training, of values from 0 to 1."""
+    std: tuple[float, ...]
+    """Standard deviation of each channel."""
+
+    @classmethod
+    def of(cls, split: ImageSplit) -> ImageMetadata:
+        channels, size = split.images.shape[1:3]
+        return cls(split.classes, channels, size, *split.mean_and_std())
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ImageMetadata:
+        values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in plain.items()}
+        return cls(**values)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
 class Arrays:
     """What an image data set reads: one split as NumPy arrays."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
 from anaphor.data.image_files import read_image
-from anaphor.data.images import ImageDataset, ImageSplit
+from anaphor.data.images import ImageDataset, ImageMetadata, ImageSplit
 from anaphor.draw.confusion import draw_confusion
 from anaphor.errors import ConfigError, DataError, print_warning
 from anaphor.evaluation import eval_mode
@@ -40,34 +40,6 @@ from anaphor.training.random_state import use_seed
 EVAL_ROWS, EVAL_PATCHES = 500, 1 << 16
 """Images that are scored at once, and their patches."""
 SAMPLES = 8
-
-
-@dataclass(frozen=True)
-class ImageMetadata:
-    """What the model must know of its images. A run keeps it, so that it can be used without its data."""
-
-    classes: tuple[str, ...]
-    """Class names, in the order of the labels."""
-    channels: int
-    image_size: int
-    """Height and width in pixels."""
-    mean: tuple[float, ...]
-    """Mean of each channel in training, of values from 0 to 1."""
-    std: tuple[float, ...]
-    """Standard deviation of each channel."""
-
-    @classmethod
-    def of(cls, split: ImageSplit) -> ImageMetadata:
-        channels, size = split.images.shape[1:3]
-        return cls(split.classes, channels, size, *split.mean_and_std())
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ImageMetadata:
-        values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in plain.items()}
-        return cls(**values)
-
-    def to_plain(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
 
 class ImageExperiment(Experiment):

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from anaphor.data.images import ImageMetadata
 from anaphor.models.image_model import ImageClassifier
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
-from anaphor.tasks.images.experiment import ImageExperiment, ImageMetadata
+from anaphor.tasks.images.experiment import ImageExperiment
 from anaphor.training.pretrained import Pretrained
 from anaphor.training.run_folder import NO_DATA
 
