@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import MISSING
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from anaphor.config import field_docs, missing_extra, nearest, read_settings, sections_of
@@ -50,6 +51,9 @@ MAX_GUESSES = 4
 
 MEANT_WITHOUT_FLAG = ("prompt", "image")
 """Options whose value is often written without the flag."""
+
+END = "--"
+"""The argument that ends the options: what follows are values, also where they begin with dashes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +154,12 @@ def parse(kind: type[Spec], argv: Sequence[str], *, program: str) -> Spec:
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
-    return bool({"-h", "--help"} & set(argv))
+    return bool({"-h", "--help"} & set(before_end(argv)))
+
+
+def before_end(argv: Sequence[str]) -> Sequence[str]:
+    """The arguments before the first `--`, all where there is none."""
+    return argv[: list(argv).index(END)] if END in argv else argv
 
 
 def read_flags(kind: type, argv: Sequence[str], *, program: str, over_file: bool = False) -> dict[str, Any]:
@@ -164,8 +173,10 @@ def read_flags(kind: type, argv: Sequence[str], *, program: str, over_file: bool
     Raises a ConfigError for an unknown flag, one given twice, a missing or a wrong value, and an argument too many.
     """
     flags = flags_of(kind)
-    _reject_unknown(kind, argv, program)
+    _reject_unknown(kind, before_end(argv), program)
     given, rest = split_argv(kind, argv)
+    if END in rest:
+        rest.remove(END)
     for field, value in given.items():
         if value == () and not over_file:
             raise ConfigError(f"--{flags[field].name} needs a value")
@@ -179,8 +190,9 @@ def read_flags(kind: type, argv: Sequence[str], *, program: str, over_file: bool
 
 
 def split_argv(kind: type, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values of the flags that a spec has, by field, and the arguments that belong to none of them."""
-    flags = flags_of(kind)
+    """Returns the values of the flags that a spec has, by field, and the arguments that belong to none of them. From
+    `--` on there are no flags."""
+    flags, options = flags_of(kind), before_end(argv)
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile("-(?!-)")  # a value may begin with a hyphen, and not only a number
     for flag in flags.values():
@@ -189,14 +201,14 @@ def split_argv(kind: type, argv: Sequence[str]) -> tuple[dict[str, Any], list[st
         elif not flag.positional:
             nargs = "*" if flag.several and not flag.repeated else "?"  # a missing value is refused below
             parser.add_argument(f"--{flag.name}", dest=flag.field, action=flag.action, nargs=nargs)
-    namespace, rest = parser.parse_known_args(_normalize(flags, argv))
+    namespace, rest = parser.parse_known_args(_normalize(flags, options))
     given = {}
     for field, value in vars(namespace).items():
         arguments = value if isinstance(value, list) else [value]
         if None in arguments:
             raise ConfigError(f"--{flags[field].name} needs a value")
         given[field] = value if flags[field].is_switch else read_value(flags[field], arguments)
-    return given, rest
+    return given, [*rest, *argv[len(options) :]]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -228,15 +240,27 @@ def _normalize(flags: dict[str, Flag], argv: Sequence[str]) -> list[str]:
 
 def _reject_unknown(kind: type, argv: Sequence[str], program: str) -> None:
     names = [spelling[2:] for flag in flags_of(kind).values() for spelling in flag.spellings]
-    for argument in argv:
+    for place, argument in enumerate(argv):
         option = argument.partition("=")[0]
         name = option[2:].replace("_", "-")
-        if not argument.startswith("--") or argument == "--" or name in names:
+        if not argument.startswith("--") or name in names:
             continue
         meant = [f"'--{one}'" for one in _guess_names(name, names)]
         guess = " or ".join(", ".join(part) for part in (meant[:-1], meant[-1:]) if part)
         hint = f"did you mean {guess}?" if guess else f"`{program} --help` lists the options"
-        raise ConfigError(f"unknown option {option}; {hint}{missing_extra(kind, name, names)}")
+        as_value = "" if guess else _suggest_as_value(kind, argv[:place], argument)
+        raise ConfigError(f"unknown option {option}; {as_value or hint}{missing_extra(kind, name, names)}")
+
+
+def _suggest_as_value(kind: type, before: Sequence[str], argument: str) -> str:
+    """Returns how an unknown option is given as a value, where the arguments before it leave room for one."""
+    flags = flags_of(kind).values()
+    text = [flag for flag in flags if flag.kind in (str, Path)]
+    if any(before and f"--{flag.name}" == before[-1].replace("_", "-") for flag in text if not flag.positional):
+        return f"as a value: {before[-1]}={quote(argument)}"
+    if any(flag.positional and flag.several for flag in text):
+        return f"as a text: -- {quote(argument)}"
+    return ""
 
 
 def _guess_names(name: str, names: Sequence[str]) -> list[str]:
@@ -250,6 +274,9 @@ def _guess_names(name: str, names: Sequence[str]) -> list[str]:
 
 def _explain_unexpected(flags: dict[str, Flag], argv: Sequence[str], unexpected: str) -> str:
     """Returns what to say of an argument too many: its flag, or how many values the flag before it takes."""
+    argv = before_end(argv)
+    if unexpected not in argv:
+        return ""
     place = list(argv).index(unexpected)
     before = [argument.partition("=")[0] for argument in argv[:place] if argument.startswith("--")]
     named = {flag.name: flag for flag in flags.values() if not flag.positional}

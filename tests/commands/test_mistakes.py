@@ -102,6 +102,20 @@ def test_an_unknown_flag_that_is_near_to_none_gets_no_guess(error_of, words, mes
     assert error_of(words) == f"unknown option {message}"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "run", "--prompt", "--x y"], "unknown option --x y; as a value: --prompt='--x y'"),
+        (["generate", "run", "--prompt", "--", "--x"], "--prompt needs a value"),
+        (["generate", "run", "--", "--x"], "unexpected argument '--x'"),
+        (["generate", "--prompt=--x"], "`anaphor generate` needs RUN: run folder"),
+        (["generate", "--seed", "3", "--", "--x"], "no run at --x: there is no such folder"),
+    ],
+)
+def test_two_dashes_end_the_options_and_a_value_behind_an_equals_sign_may_begin_with_them(error_of, words, message):
+    assert error_of(words) == message
+
+
 def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(error_of):
     own = "; your own: with --import FILE"
     tokenizers = f"(known: bpe, byte, character, treebank, word{own})"

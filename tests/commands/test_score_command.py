@@ -95,3 +95,13 @@ def test_what_cannot_be_scored_gets_one_line(scored, words, message):
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert message in told.err
+
+
+def test_behind_two_dashes_a_text_may_begin_with_dashes(scored, capsys):
+    given = ["--text", "-h", "--help", "--", "--force"]
+    assert main(["score", "--device", "cpu", "--json", "--", "run", *given]) == 0
+    assert [row["text"] for row in json.loads(capsys.readouterr().out)] == given
+
+
+def test_an_unknown_option_is_said_to_be_a_text_behind_two_dashes(scored, error_of):
+    assert error_of(["score", "run", "--wobble"]) == "unknown option --wobble; as a text: -- --wobble"

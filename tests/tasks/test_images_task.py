@@ -139,6 +139,24 @@ def test_one_file_or_folder_of_classes_is_scored_as_a_whole(trained, capsys, err
     assert capsys.readouterr().out.startswith("valid: accuracy ")
 
 
+def test_the_overlap_of_other_data_is_that_with_the_images_of_training(trained, answer_of, capsys, tmp_path):
+    out, result = trained
+    assert result["test"]["overlap"] == {"unit": "images", "test": 12, "in_train": 0}
+    images = bars().arrays("train").images[:4].transpose(0, 2, 3, 1)
+    for place, image in enumerate([*images, np.zeros_like(images[0])]):
+        name = ("across", "down", "cross")[place % 3]
+        (tmp_path / "folder" / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "folder" / name / f"{place}.png")
+    words = ["evaluate", str(out), "--data", "folder", "--device", "cpu"]
+    (row,) = answer_of([*words, "--json"])
+    assert row["overlap"] == {"unit": "images", "test": 5, "in_train": 4, "split": "all"}
+    assert main(words) == 0
+    assert "all/train overlap: 4 of 5 images" in capsys.readouterr().out
+    experiment = build_experiment(ImageRunSpec(**SMALL, max_examples=1))
+    experiment.use_data(str(tmp_path / "folder"))
+    assert experiment.score("all").details["overlap"]["in_train"] <= 1, "only what was trained on counts"
+
+
 def test_images_of_one_class_can_be_scored_but_not_split(trained, capsys, error_of, tmp_path):
     out, _ = trained
     pixels = np.zeros((5, 8, 8, 3), np.uint8)

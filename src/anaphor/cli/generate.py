@@ -9,6 +9,7 @@ from pathlib import Path
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
+from anaphor.flags import before_end
 from anaphor.tasks import WITHOUT_SAMPLING, check_sampling
 
 
@@ -47,7 +48,7 @@ class Options(RunOptions):
 
 
 def run(argv: Sequence[str]) -> int:
-    if "--greedy" in argv:
+    if "--greedy" in before_end(argv):
         raise ConfigError("there is no --greedy: use --temperature 0")
     options = parse_options("generate", argv, Options)
     import_torch()

@@ -20,7 +20,7 @@ from anaphor.cli.imports import import_given, split_leading_imports, without_imp
 from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
-from anaphor.flags import split_argv
+from anaphor.flags import before_end, split_argv
 from anaphor.registry import VERBS, Verb, describe_own_error
 
 Value = TypeVar("Value")
@@ -201,7 +201,8 @@ def dispatch(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(f"anaphor {__version__}")
         return 0
-    name, *rest = [*argv, *imports]
+    name, options = argv[0], before_end(argv[1:])
+    rest = [*options, *imports, *argv[1 + len(options) :]]
     if name.startswith("-"):
         raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
     if name not in VERBS:
@@ -258,6 +259,7 @@ def overview() -> str:
         "`anaphor VERB --help` explains a verb. Every verb takes --json,\n"
         "--max-file-bytes N (largest size of a compressed file, decompressed; default 1 GiB) and\n"
         "--no-kernels (run readable code in place of kernels written by hand for speed).\n"
+        "Values that begin with dashes: --prompt='--x', and texts after --, which ends the options.\n"
         "Environment: ANAPHOR_DATA (folder of data sets), ANAPHOR_CACHE (folder of caches),\n"
         "ANAPHOR_MAX_FILE_BYTES and ANAPHOR_NO_KERNELS (as the flags)."
     )

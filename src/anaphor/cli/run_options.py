@@ -13,7 +13,7 @@ from anaphor.cli.imports import import_given
 from anaphor.cli.train import import_torch, warn
 from anaphor.config import compose_spec
 from anaphor.errors import ConfigError
-from anaphor.flags import Positional, asks_for_help, flags_of, parse, read_flags
+from anaphor.flags import Positional, asks_for_help, before_end, flags_of, parse, read_flags
 from anaphor.registry import TASKS, import_object
 from anaphor.training.run_folder import RunFolder
 
@@ -70,13 +70,14 @@ def parse_task_options(
     """
     program = f"anaphor {verb}"
     import_given(argv)
+    options = before_end(argv)
     folder = next((word for word in argv if os.path.isfile(os.path.join(word, "spec.yaml"))), None)
     if folder is None:
         every = _combine(common, *(part for name in TASKS for part in (_own_options(verb, name), *extras(name))))
         # Which other words are needed depends on the task: that there is no run is said first.
         found = {} if asks_for_help(argv) else read_flags(every, argv, program=program, over_file=True)
         folder = str(found["run"] if "run" in found else parse(every, argv, program=program).run)
-    RunFolder(Path(folder)).check_imports(force="--force" in argv, warn=lambda line: None)  # they may hold the task
+    RunFolder(Path(folder)).check_imports(force="--force" in options, warn=lambda line: None)  # they may hold the task
     task = RunFolder(Path(folder)).read_task()
     own = _own_options(verb, task.name)
     if own is None and required:
@@ -85,7 +86,7 @@ def parse_task_options(
     declared: Any = _combine(common, own)
     kind: type[Common] = compose_spec(declared, extras(task.name))
     names = _flag_names(kind)
-    for argument in argv:
+    for argument in options:
         flag = argument[2:].partition("=")[0].removeprefix("no-")
         others = [name for name in TASKS if flag in _flag_names(_own_options(verb, name), *extras(name))]
         if argument.startswith("--") and flag not in names and others:

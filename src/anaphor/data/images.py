@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.data.dataset import SPLITS, TRAIN, Dataset, Rows, encode_lines
+from anaphor.data.dataset import SPLITS, TRAIN, Dataset, Overlap, Rows, encode_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
 if TYPE_CHECKING:
@@ -227,6 +227,16 @@ class InMemoryImages(ImageDataset):
         if labels.shape != images.shape[:1]:
             raise DataError(f"{where} has {len(images):,} images and labels of shape {list(labels.shape)}")
         return Arrays(resize_all(images, self.image_size), check_labels(labels, len(self.classes), where))
+
+
+def count_image_overlap(images: Tensor, trained: Tensor) -> Overlap:
+    """Images that are among those trained on, by their pixels. uint8 [N, C, H, W] each"""
+
+    def digests(split: Tensor) -> list[bytes]:  # the pixels themselves would take the memory of the split once more
+        return [hashlib.sha256(image.numpy()).digest() for image in split.cpu()]
+
+    seen = set(digests(trained)) if images.shape[1:] == trained.shape[1:] else set()
+    return Overlap(len(images), sum(digest in seen for digest in digests(images)))
 
 
 def check_labels(labels: NDArray[Any], classes: int, where: str) -> NDArray[np.int64]:

@@ -13,7 +13,15 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.spec import reject_unused_by_model
-from anaphor.tasks import ACCURACY, CALIBRATION, REPLACED_LAYERS, TOP5, describe_classes, drop_implied_options
+from anaphor.tasks import (
+    ACCURACY,
+    CALIBRATION,
+    REPLACED_LAYERS,
+    TOP5,
+    describe_classes,
+    describe_overlap,
+    drop_implied_options,
+)
 from anaphor.training.spec import DataSection, EvaluationSection, ModelSection, RunSpec, TrainingSection
 from anaphor.training.task import TaskDefinition
 
@@ -117,8 +125,8 @@ class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData,
 
 
 def describe(result: Mapping[str, Any]) -> list[str]:
-    """A result for people: metrics and signature, and the classes with the lowest accuracy."""
-    return describe_classes(METRICS, result)
+    """A result for people: metrics and signature, the classes with the lowest accuracy, overlap of test and train."""
+    return describe_classes(METRICS, result) + describe_overlap(result)
 
 
 TASK = TaskDefinition(

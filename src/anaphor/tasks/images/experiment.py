@@ -14,12 +14,13 @@ from torch import Tensor
 from anaphor.config import nearest
 from anaphor.data.augment import Augmentation
 from anaphor.data.augment_spec import AugmentationSpec
+from anaphor.data.dataset import ALL, TEST
 from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
 from anaphor.data.image_files import read_image
-from anaphor.data.images import ImageDataset, ImageMetadata, ImageSplit
+from anaphor.data.images import ImageDataset, ImageMetadata, ImageSplit, count_image_overlap
 from anaphor.draw.confusion import draw_confusion
-from anaphor.errors import ConfigError, DataError, print_warning
+from anaphor.errors import AnaphorError, ConfigError, DataError, print_warning
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.image_maps import ImageLook
 from anaphor.metrics.accuracy import score_classes
@@ -62,7 +63,7 @@ class ImageExperiment(Experiment):
         """`open_images` is called when a split is first read, so that a run can be used without its data."""
         self.spec, self.model, self.metadata = spec, model, metadata
         self.device, self.saved = torch.device(device), saved or {}
-        self._open_images = open_images
+        self._open_images = self._open_training_images = open_images
         options = {field.name: getattr(spec, field.name) for field in fields(AugmentationSpec)}
         self.augment = Augmentation(
             AugmentationSpec(**options), metadata.mean, metadata.std, len(metadata.classes), spec.seed, self.device
@@ -180,12 +181,27 @@ class ImageExperiment(Experiment):
         return Result(scores.values, self.signature_metadata(split))
 
     def score(self, split: str) -> Result:
-        """All metrics, with accuracy by class and the confusion matrix; its outputs are the logits."""
+        """All metrics, with accuracy by class, the confusion matrix, and for test the overlap with train. Its outputs
+        are the logits."""
         loaded = self.split(split)
         logits = self.compute_logits(loaded.images)
         scores = score_classes(logits, loaded.labels)
         details = {"images": len(loaded), **scores.details(self.metadata.classes)}
+        if split in (TEST, ALL):
+            details |= self.overlap(split)
         return Result(scores.values, self.signature_metadata(split), details, outputs=logits)
+
+    def overlap(self, split: str = TEST) -> dict[str, Any]:
+        """How many images of test were trained on, as a detail of a result: those with the same pixels at the size of
+        the model, whatever their labels. Empty where those of training are gone."""
+        try:
+            trained_on = self._open_training_images().load("train")
+        except AnaphorError:
+            return {}
+        if self.spec.max_examples is not None:
+            trained_on = trained_on.sample(self.spec.max_examples)
+        found = count_image_overlap(self.split(split).images, trained_on.images)
+        return {"overlap": found.to_plain("images", split)}
 
     def signature_metadata(self, split: str) -> dict[str, Any]:
         flips = {"flips": "averaged"} if self.spec.flips else {}
