@@ -9,8 +9,8 @@ from anaphor.studies.axes import make_axis
 from anaphor.studies.cell import MEASURES, Cell, code_version, make_cell, normalize_code
 from anaphor.studies.spec import StudySpec
 from anaphor.studies.study import Study
-from anaphor.tasks import BITS_PER_BYTE, PERPLEXITY
 from anaphor.tasks.lm.study import STUDY
+from anaphor.tasks.metrics import BITS_PER_BYTE, PERPLEXITY
 from studies.here import Here, Silent
 
 

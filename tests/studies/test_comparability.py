@@ -16,10 +16,10 @@ from anaphor.studies.report import report
 from anaphor.studies.study import Study
 from anaphor.studies.study_file import read_study
 from anaphor.studies.validation import validate_study
-from anaphor.tasks import ACCURACY, BITS_PER_BYTE, LOSS
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images import study as images
 from anaphor.tasks.lm.measures import LOSSES
+from anaphor.tasks.metrics import ACCURACY, BITS_PER_BYTE, LOSS
 from anaphor.tasks.translate import BLEU, TranslationRunSpec
 from anaphor.tasks.translate.study import STUDY
 from anaphor.training.build import build_experiment

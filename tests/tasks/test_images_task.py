@@ -17,10 +17,10 @@ from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError, Diverged
 from anaphor.metrics.accuracy import calibration_error, score_classes
-from anaphor.tasks import ACCURACY, describe_classes
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment
 from anaphor.tasks.images.look import mean_ratios
+from anaphor.tasks.metrics import ACCURACY, describe_classes
 from anaphor.training import loop
 from anaphor.training.build import build_experiment, build_step
 from anaphor.training.callbacks import NullCallback

@@ -4,7 +4,7 @@ import pytest
 
 import anaphor
 from anaphor.data.embedded import Echo
-from anaphor.tasks import BITS_PER_BYTE
+from anaphor.tasks.metrics import BITS_PER_BYTE
 from anaphor.tasks.translate.study import STUDY
 
 

@@ -10,7 +10,7 @@ from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.flags import before_end
-from anaphor.tasks import WITHOUT_SAMPLING, check_sampling
+from anaphor.tasks.lm.sampling import WITHOUT_SAMPLING, check_sampling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.flags import Positional
-from anaphor.tasks import check_texts
+from anaphor.tasks.given_texts import check_texts
 
 
 @dataclass(frozen=True, kw_only=True)

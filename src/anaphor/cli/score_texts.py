@@ -17,8 +17,8 @@ from anaphor.data.text import read_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import ScoredText, score_sentences
 from anaphor.inspect.figures import token_labels
-from anaphor.tasks import LOSS, PERPLEXITY, format_text_values
 from anaphor.tasks.lm import describe_unknown
+from anaphor.tasks.metrics import LOSS, PERPLEXITY, format_text_values
 
 
 def print_scores(options: Options) -> int:

@@ -11,7 +11,7 @@ from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional
-from anaphor.tasks import check_texts
+from anaphor.tasks.given_texts import check_texts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.inspect.alignment import Alignment, as_text, cross_attention_taps
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
-from anaphor.tasks import describe_unknown_words, list_some
 from anaphor.tasks.translate.experiment import TranslationExperiment
 from anaphor.tasks.translate.look import align, plain_alignment, write_alignment
+from anaphor.tasks.unknown_words import describe_unknown_words, list_some
 from anaphor.user_paths import create_folder
 
 

@@ -14,7 +14,7 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TOKENIZERS
-from anaphor.tasks import BITS_PER_BYTE, LOSS, PERPLEXITY
+from anaphor.tasks.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY
 from anaphor.training.spec import check_layer_lr
 from anaphor.training.task import StudySupport
 

@@ -13,15 +13,8 @@ from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.spec import reject_unused_by_model
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import PRESETS
-from anaphor.tasks import (
-    ACCURACY,
-    CALIBRATION,
-    REPLACED_LAYERS,
-    TOP5,
-    describe_classes,
-    describe_overlap,
-    drop_implied_options,
-)
+from anaphor.tasks.metrics import ACCURACY, CALIBRATION, TOP5, describe_classes, describe_overlap
+from anaphor.tasks.model_options import REPLACED_LAYERS, drop_implied_options
 from anaphor.training.spec import (
     FREE_WITH_INIT,
     DataSection,

@@ -30,10 +30,12 @@ from anaphor.models.cross_entropy import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
 from anaphor.progress_listener import report_progress
-from anaphor.tasks import check_top5, describe_mostly_unknown, list_some, pick_options
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.tasks.classify.figures import draw_learning
 from anaphor.tasks.classify.look import look_at, write
+from anaphor.tasks.metrics import check_top5
+from anaphor.tasks.model_options import pick_options
+from anaphor.tasks.unknown_words import describe_mostly_unknown, list_some
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.finetune import adopt_model, load_initial, prepare_fine_tuning

@@ -12,8 +12,8 @@ from anaphor.inspect.figures import draw_attention, draw_contributions, draw_uni
 from anaphor.inspect.look import ClassLook, look_at_class
 from anaphor.inspect.page import build_page
 from anaphor.progress_listener import track_progress
-from anaphor.tasks import align_columns
 from anaphor.tasks.classify.verbs import LookOptions
+from anaphor.tasks.tables import align_columns
 from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 from anaphor.models import text_preset
 from anaphor.models.bag_of_words import BagOfWords
 from anaphor.models.initialize import without_weights
-from anaphor.tasks import format_size, join_layers
 from anaphor.tasks.classify import BAG_OF_WORDS
+from anaphor.tasks.tables import format_size, join_layers
 from anaphor.training.task import ModelRow
 
 CLASSES = 2

@@ -11,8 +11,9 @@ from anaphor.data.dataset import default_split
 from anaphor.data.text import read_lines
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional
-from anaphor.tasks import check_texts, describe_unknown_words
 from anaphor.tasks.evaluations import Row, make_evaluations
+from anaphor.tasks.given_texts import check_texts
+from anaphor.tasks.unknown_words import describe_unknown_words
 
 if TYPE_CHECKING:
     from anaphor.tasks.classify.experiment import ClassifyExperiment

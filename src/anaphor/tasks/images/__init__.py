@@ -13,15 +13,8 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.spec import reject_unused_by_model
-from anaphor.tasks import (
-    ACCURACY,
-    CALIBRATION,
-    REPLACED_LAYERS,
-    TOP5,
-    describe_classes,
-    describe_overlap,
-    drop_implied_options,
-)
+from anaphor.tasks.metrics import ACCURACY, CALIBRATION, TOP5, describe_classes, describe_overlap
+from anaphor.tasks.model_options import REPLACED_LAYERS, drop_implied_options
 from anaphor.training.spec import DataSection, EvaluationSection, ModelSection, RunSpec, TrainingSection
 from anaphor.training.task import TaskDefinition
 

@@ -28,11 +28,12 @@ from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.cross_entropy import soft_cross_entropy
 from anaphor.progress_listener import report_progress
-from anaphor.tasks import check_top5, pick_options
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.tasks.images.figures import draw_mistakes
 from anaphor.tasks.images.look import look_at, write_looks
 from anaphor.tasks.images.verbs import LookOptions
+from anaphor.tasks.metrics import check_top5
+from anaphor.tasks.model_options import pick_options
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.paths import resolve_data_path

@@ -15,8 +15,8 @@ from anaphor.inspect.image_maps import ImageLook, image_maps
 from anaphor.inspect.page import image_page
 from anaphor.models import ImageClassifier
 from anaphor.progress_listener import track_progress
-from anaphor.tasks import align_columns, join_layers
 from anaphor.tasks.images.verbs import LookOptions
+from anaphor.tasks.tables import align_columns, join_layers
 from anaphor.training.run_folder import NO_DATA
 from anaphor.user_paths import writing_to
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from anaphor.models import image_preset
 from anaphor.models.initialize import without_weights
-from anaphor.tasks import format_size, join_layers
+from anaphor.tasks.tables import format_size, join_layers
 from anaphor.training.task import ModelRow
 
 CLASSES = 10

@@ -13,15 +13,8 @@ from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.spec import reject_unused_by_model
-from anaphor.tasks import (
-    BITS_PER_BYTE,
-    LOSS,
-    PERPLEXITY,
-    REPLACED_LAYERS,
-    describe_overlap,
-    describe_values,
-    drop_implied_options,
-)
+from anaphor.tasks.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, describe_overlap, describe_values
+from anaphor.tasks.model_options import REPLACED_LAYERS, drop_implied_options
 from anaphor.training.spec import (
     FREE_WITH_INIT,
     DataSection,

@@ -11,13 +11,14 @@ from typing import Any
 from anaphor.data.dataset import ALL, TEST, default_split
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import Result
-from anaphor.tasks import align_columns, describe_overlap
 from anaphor.tasks.evaluations import Evaluations, Row, make_evaluations
 from anaphor.tasks.lm import describe, describe_source_loss
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import LengthScore, bin_positions, draw_lengths, refusal_reason, score_at_length
 from anaphor.tasks.lm.protocol import Protocol
 from anaphor.tasks.lm.verbs import STATES, EvaluateOptions
+from anaphor.tasks.metrics import describe_overlap
+from anaphor.tasks.tables import align_columns
 from anaphor.user_paths import create_folder, writing_to
 
 STREAM_ONLY = ("bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")

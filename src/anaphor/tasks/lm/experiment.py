@@ -33,7 +33,6 @@ from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.models.presets import PRESETS
 from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras
-from anaphor.tasks import check_sampling, describe_mostly_unknown, pick_options
 from anaphor.tasks.lm import (
     STREAM_ONLY,
     LanguageModelOptions,
@@ -41,6 +40,9 @@ from anaphor.tasks.lm import (
 )
 from anaphor.tasks.lm.look import look_at, write
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
+from anaphor.tasks.lm.sampling import check_sampling
+from anaphor.tasks.model_options import pick_options
+from anaphor.tasks.unknown_words import describe_mostly_unknown
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.finetune import Initial, adopt_model, load_initial, prepare_fine_tuning

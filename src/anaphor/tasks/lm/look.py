@@ -16,9 +16,10 @@ from anaphor.inspect.figures import draw_attention, draw_units
 from anaphor.inspect.look import layer_label
 from anaphor.inspect.page import build_page
 from anaphor.progress_listener import track_progress
-from anaphor.tasks import LOSS, PERPLEXITY, align_columns, format_text_values
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.verbs import LookOptions
+from anaphor.tasks.metrics import LOSS, PERPLEXITY, format_text_values
+from anaphor.tasks.tables import align_columns
 from anaphor.user_paths import writing_to
 
 if TYPE_CHECKING:

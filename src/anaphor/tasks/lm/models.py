@@ -6,7 +6,7 @@ import dataclasses
 
 from anaphor.errors import count_noun
 from anaphor.models import preset, summarize
-from anaphor.tasks import format_size, join_layers
+from anaphor.tasks.tables import format_size, join_layers
 from anaphor.training.task import ModelRow
 
 

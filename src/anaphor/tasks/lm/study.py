@@ -10,7 +10,7 @@ from anaphor.data.dataset import TEXT_COLUMNS
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.registry import PRESETS
-from anaphor.tasks import BITS_PER_BYTE
+from anaphor.tasks.metrics import BITS_PER_BYTE
 from anaphor.tasks.study import VOCABULARY, TextStudy
 from anaphor.typecheck import check_types
 

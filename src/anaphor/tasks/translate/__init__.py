@@ -13,14 +13,8 @@ from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.models.spec import reject_unused_by_model
-from anaphor.tasks import (
-    BITS_PER_BYTE,
-    LOSS,
-    PERPLEXITY,
-    describe_overlap,
-    describe_values,
-    drop_implied_options,
-)
+from anaphor.tasks.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, describe_overlap, describe_values
+from anaphor.tasks.model_options import drop_implied_options
 from anaphor.training.spec import DataSection, EvaluationSection, ModelSection, RunSpec, TrainingSection
 from anaphor.training.task import TaskDefinition
 

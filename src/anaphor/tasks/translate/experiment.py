@@ -35,9 +35,10 @@ from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
 from anaphor.progress_listener import report_progress, track_progress
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
-from anaphor.tasks import describe_mostly_unknown, pick_options
+from anaphor.tasks.model_options import pick_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.tasks.translate.look import align, write_alignment
+from anaphor.tasks.unknown_words import describe_mostly_unknown
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, loss_with_terms

@@ -7,7 +7,7 @@ from typing import Any
 
 from anaphor.models import seq2seq_preset
 from anaphor.models.initialize import without_weights
-from anaphor.tasks import format_size, join_layers
+from anaphor.tasks.tables import format_size, join_layers
 from anaphor.training.task import ModelRow
 
 

@@ -1,0 +1,57 @@
+"""Metrics that several tasks have, and a result of theirs as text. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anaphor.errors import ConfigError, count_noun
+from anaphor.metrics.result import Metric, format_perplexity, format_values
+
+LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
+PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss", minimum=1.0)
+BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derived_from="loss", minimum=0.0)
+ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0, maximum=1.0)
+TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0, maximum=1.0)
+CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
+WORST = 5  # classes that `describe_classes` names
+
+
+def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
+    """All metrics and the signature in one line. Bits per byte are left out where the whole text was not scored."""
+    shown = [metric for metric in metrics if metric != BITS_PER_BYTE or result.get(metric.name) is not None]
+    return f"{format_text_values(shown, result)} ({result['signature']})"
+
+
+def format_text_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
+    """Values in one line, and why there is no perplexity where there is none."""
+    perplexity = format_perplexity(result.get(PERPLEXITY.name))
+    return format_values(metrics, result).replace(PERPLEXITY.format(None), perplexity)
+
+
+def describe_classes(metrics: Sequence[Metric], result: Mapping[str, Any]) -> list[str]:
+    """A result of a classifier: metrics and signature, and the classes with the lowest accuracy."""
+    shown = [metric for metric in metrics if result.get(metric.name) is not None]
+    lines = [f"{format_values(shown, result)} ({result['signature']})"]
+    by_class = {name: value for name, value in (result.get("accuracy_by_class") or {}).items() if value is not None}
+    if by_class:
+        worst = sorted(by_class, key=lambda name: by_class[name])[:WORST]
+        few = "" if len(by_class) <= WORST else f" (lowest {WORST} of {len(by_class)})"
+        # A colon, because the name of a class may be a number.
+        lines.append(f"accuracy by class{few}: {', '.join(f'{name}: {by_class[name]:.4f}' for name in worst)}")
+    return lines
+
+
+def describe_overlap(result: Mapping[str, Any]) -> list[str]:
+    """How much of test, or of what was scored in its place, is in train, where that is known."""
+    if "overlap" not in result:
+        return []
+    overlap = result["overlap"]
+    count = count_noun(overlap["test"], overlap["unit"].removesuffix("s"))
+    return [f"{overlap.get('split', 'test')}/train overlap: {overlap['in_train']:,} of {count}"]
+
+
+def check_top5(select: str | None, classes: Sequence[str]) -> None:
+    """Raise where runs are selected by top-5 accuracy, and no answer can be wrong."""
+    if select == TOP5.name and len(classes) <= 5:
+        raise ConfigError(f"select={select!r}: it needs more than 5 classes, but the data have {len(classes)}")
