@@ -15,7 +15,7 @@ from anaphor.cuda_graphs import CUDAGraphs
 from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
-from anaphor.metrics.result import LossTotal
+from anaphor.metrics.losses import LossTotal
 from anaphor.mixers.base import use_threads
 from anaphor.models.decoding import has_hooks
 from anaphor.models.language_model import LanguageModel, ModelState

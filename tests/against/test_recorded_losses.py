@@ -9,7 +9,7 @@ from recording import FILE_NAME, cases, read_recorded, train
 
 from anaphor.beam_search import Hypothesis
 from anaphor.flags import from_yaml
-from anaphor.metrics.result import LossTotal
+from anaphor.metrics.losses import LossTotal
 from anaphor.registry import PRESETS, TASKS
 from anaphor.training.build import build_experiment
 from anaphor.training.task import recipes_of

@@ -186,7 +186,7 @@ def test_evaluate_uses_the_protocol_of_training(capsys, answer_of):
 def test_json_has_no_infinity(capsys, monkeypatch):
     train("--steps", "1", "--out", "run")
     capsys.readouterr()
-    monkeypatch.setattr("anaphor.metrics.result.math.exp", lambda loss: math.inf)
+    monkeypatch.setattr("anaphor.metrics.losses.math.exp", lambda loss: math.inf)
     assert main(["evaluate", "run", "--json", "--device", "cpu"]) == 0
     (row,) = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert row["perplexity"] is None

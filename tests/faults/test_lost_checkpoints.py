@@ -9,7 +9,7 @@ from itertools import chain, repeat
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.metrics.result import LossTotal, loss_result
+from anaphor.metrics.losses import LossTotal, loss_result
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import checkpoint
 from anaphor.training.signals import Interruption

@@ -299,7 +299,7 @@ def test_a_layer_that_is_not_there_is_named():
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_perplexity_beyond_all_numbers_is_no_number_in_json_nor_on_the_page(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("anaphor.metrics.result.math.exp", lambda loss: math.inf)
+    monkeypatch.setattr("anaphor.metrics.losses.math.exp", lambda loss: math.inf)
     told = looked(capsys, runs["hybrid"], TEXT, "--out", tmp_path / "out")
     assert told["runs"][0]["perplexity"] is None
     page = (tmp_path / "out" / "attention.html").read_text(encoding="utf-8")

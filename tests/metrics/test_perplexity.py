@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.metrics.result import LossMeter, LossTotal, loss_result
+from anaphor.metrics.losses import LossMeter, LossTotal, loss_result
 
 TOTALS = st.builds(LossTotal, st.floats(0, 1e6), st.integers(1, 10**6), st.integers(1, 10**6))
 

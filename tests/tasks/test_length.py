@@ -15,7 +15,7 @@ from anaphor.data.batches import IGNORE_INDEX, Batch
 from anaphor.data.tokenizer import Word
 from anaphor.errors import ConfigError
 from anaphor.evaluation import losses_by_batch, score_batches, split_batch
-from anaphor.metrics.result import LossTotal
+from anaphor.metrics.losses import LossTotal
 from anaphor.mixers.attention.position import POSITIONS
 from anaphor.models import ModelState, build
 from anaphor.models.cross_entropy import token_losses

@@ -10,7 +10,7 @@ from anaphor.beam_search import beam_search
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.generate import Sampler, generate
-from anaphor.metrics.result import LossTotal, format_perplexity
+from anaphor.metrics.losses import LossTotal, format_perplexity
 from anaphor.models import build
 from anaphor.tasks.lm.protocol import choose_carry
 

@@ -9,7 +9,8 @@ import torch
 
 from anaphor.api import execute
 from anaphor.cli.main import main
-from anaphor.metrics.result import LossTotal, Metric, loss_result
+from anaphor.metrics.losses import LossTotal, loss_result
+from anaphor.metrics.result import Metric
 from anaphor.progress import Bar, Pace, duration
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anaphor.errors import ConfigError, count_noun
-from anaphor.metrics.result import Metric, format_perplexity, format_values
+from anaphor.metrics.losses import format_perplexity
+from anaphor.metrics.result import Metric, format_values
 
 LOSS = Metric("loss", "min", "loss", "nats per token", digits=4, minimum=0.0)
 PERPLEXITY = Metric("perplexity", "min", "perplexity", derived_from="loss", minimum=1.0)

@@ -17,7 +17,8 @@ from anaphor.extras.adaptation import AdaptationSettings
 from anaphor.extras.adaptation.dynamic_evaluation import Dynamic, gradient_scales
 from anaphor.extras.adaptation.neural_cache import Cache
 from anaphor.extras.adaptation.steps import AdaptiveStep, cached_losses
-from anaphor.metrics.result import LossMeter, LossResult, Result
+from anaphor.metrics.losses import LossMeter, LossResult
+from anaphor.metrics.result import Result
 from anaphor.tasks.evaluations import Evaluation
 from anaphor.tasks.lm.evaluate import refuse_examples
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment

@@ -28,7 +28,7 @@ from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, pri
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, generate
 from anaphor.inspect import TextLook, hidden_states
-from anaphor.metrics.result import LossMeter, LossResult, loss_result
+from anaphor.metrics.losses import LossMeter, LossResult, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.models.presets import PRESETS

@@ -16,7 +16,7 @@ import torch
 
 from anaphor.draw import COLORS, curves
 from anaphor.errors import ConfigError
-from anaphor.metrics.result import LossMeter, LossResult, LossTotal
+from anaphor.metrics.losses import LossMeter, LossResult, LossTotal
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, choose_carry

@@ -14,7 +14,7 @@ from anaphor.data.text import split_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.files import default_permissions
-from anaphor.metrics.result import LossMeter, LossResult, LossTotal, loss_result
+from anaphor.metrics.losses import LossMeter, LossResult, LossTotal, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
 from anaphor.tasks.lm.study import long_lines_column

@@ -16,7 +16,7 @@ from anaphor.data.tokenizer import Ids, Tokenizer
 from anaphor.errors import AnaphorError
 from anaphor.evaluation import losses_by_batch
 from anaphor.inspect.split_losses import Groups, SplitLosses
-from anaphor.metrics.result import LossResult
+from anaphor.metrics.losses import LossResult
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, PaddedExperiment, StreamExperiment
 from anaphor.tasks.lm.piece_losses import POSITIONS, ScoredTokens, align_pieces, place_in_line
 from anaphor.tasks.lm.token_classes import group_by_class

@@ -30,7 +30,8 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.alignment import Alignment
 from anaphor.metrics.bleu import BleuScore, ChrfScore, chrf, corpus_bleu
-from anaphor.metrics.result import LossMeter, LossResult, LossTotal, Result, loss_result
+from anaphor.metrics.losses import LossMeter, LossResult, LossTotal, loss_result
+from anaphor.metrics.result import Result
 from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
 from anaphor.progress_listener import report_progress, track_progress

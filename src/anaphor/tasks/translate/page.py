@@ -14,7 +14,7 @@ from anaphor.errors import ConfigError
 from anaphor.inspect.alignment import cross_attention, cross_attention_taps
 from anaphor.inspect.parts import ATTENTION, LookParts, check_tokens, describe_map
 from anaphor.inspect.split_losses import Groups, SplitLosses
-from anaphor.metrics.result import LossMeter, loss_result
+from anaphor.metrics.losses import LossMeter, loss_result
 from anaphor.tasks.translate.experiment import TranslationExperiment
 
 LENGTHS = (5, 10, 20, 40, 80)
