@@ -122,13 +122,10 @@ def _hooks(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
         hint = f"; did you mean {deeper!r}?" if fnmatch.filter(available, deeper) else nearest(wanted, available)
         raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(available) or 'none'})")
     handles = [tap.register_forward_hook(partial(_on_forward, keep, name)) for name, tap in taps.items()]
-    for tap in taps.values():
-        tap.recordings += 1
     try:
         yield
     finally:
-        for tap, handle in zip(taps.values(), handles, strict=True):
-            tap.recordings -= 1
+        for handle in handles:
             handle.remove()
 
 
