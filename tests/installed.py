@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from anaphor.config import read_mapping
 from anaphor.training.task import TaskDefinition, recipes_of
+from anaphor.yaml_files import read_mapping
 
 
 def recipes_with_extras(task: TaskDefinition) -> Iterator[str]:

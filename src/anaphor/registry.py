@@ -25,9 +25,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from anaphor.config import read_mapping
 from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
 from anaphor.shipped_files import EXAMPLES, find_file
+from anaphor.yaml_files import read_mapping
 
 PLUGINS = "anaphor.plugins"
 SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web")

@@ -13,9 +13,9 @@ import pytest
 
 import forked
 from anaphor.cli.main import main
-from anaphor.config import read_mapping
 from anaphor.shipped_files import EXAMPLES
 from anaphor.training.run_folder import RunFolder
+from anaphor.yaml_files import read_mapping
 
 FILE = EXAMPLES / "repetition.py"
 PAGE = Path(__file__).parents[2] / "docs" / "own-extras.md"

@@ -8,9 +8,9 @@ import pytest
 
 import anaphor
 from anaphor.cli.main import main
-from anaphor.config import dump_yaml
 from anaphor.training.paths import absolute_path, resolve_data_path
 from anaphor.training.run_folder import RunFolder
+from anaphor.yaml_files import dump_yaml
 from command_line import override
 
 TINY = "--width 8 --layers 1 --batch-size 2 --steps 4 --device cpu --no-test --json"

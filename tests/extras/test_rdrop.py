@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from anaphor.api import execute
-from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.extras.rdrop.loss import RDrop, rdrop_penalty
 from anaphor.models import SEQ2SEQ_PRESETS
@@ -20,6 +19,7 @@ from anaphor.tasks.translate.experiment import compute_hidden_states
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.load import load_run
+from anaphor.yaml_files import read_mapping
 
 SPEC = TASKS["translate"].run_spec(
     data="reverse", width=16, layers=2, dropout=0.3, batch_size=5, label_smoothing=0.1, steps=6, beam=1, device="cpu"

@@ -1,6 +1,6 @@
 """Small YAML files that would grow without bound, and files with one long value."""
 
-from anaphor.config import MAX_FILE_BYTES
+from anaphor.yaml_files import MAX_FILE_BYTES
 
 BOMBS = {
     "merge": "m0: &m0 {a: 1}\n" + "".join(f"m{n + 1}: &m{n + 1} {{<<: [*m{n}, *m{n}]}}\n" for n in range(30)),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anaphor.config import read_mapping
 from anaphor.errors import AnaphorError, ConfigError
+from anaphor.yaml_files import read_mapping
 from faults.bombs import BOMBS, LONG_VALUES
 
 

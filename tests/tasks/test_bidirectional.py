@@ -8,12 +8,12 @@ import pytest
 
 from anaphor.api import execute
 from anaphor.cli.main import main
-from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 from anaphor.training.spec_file import collect_settings
+from anaphor.yaml_files import read_mapping
 from stand_ins import assert_equal_batches, assert_same_after_a_kill, decode_pairs, weights
 
 WORDS = ["ein", "kleiner", "hund", "läuft", "über", "die", "grüne", "wiese"]

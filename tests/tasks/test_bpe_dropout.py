@@ -8,11 +8,11 @@ import pytest
 
 from anaphor.beam_search import Beam
 from anaphor.cli.main import main
-from anaphor.config import read_mapping
 from anaphor.errors import ConfigError
 from anaphor.tasks.translate import TranslationRunSpec
 from anaphor.training.build import build_experiment
 from anaphor.training.spec_file import collect_settings
+from anaphor.yaml_files import read_mapping
 from stand_ins import assert_equal_batches, assert_same_after_a_kill, decode_pairs
 
 TEXT = "ein kleiner Hund läuft über die grüne Wiese und bellt laut einen anderen Hunden hinterher"

@@ -9,10 +9,10 @@ import anaphor
 from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.cli.train import read
-from anaphor.config import dump_yaml, read_mapping
 from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import RunFolder
+from anaphor.yaml_files import dump_yaml, read_mapping
 
 TEXT = "the cat sat on the mat\na dog sat on a log\n\n" * 20
 BASE = {"steps": 2, "device": "cpu", "batch_size": 2, "width": 8}

@@ -2,8 +2,8 @@
 
 import json
 
-from anaphor.config import dump_yaml
 from anaphor.training.run_folder import RunFolder
+from anaphor.yaml_files import dump_yaml
 
 SIGNATURE = "bptt:8|tokens:100"
 

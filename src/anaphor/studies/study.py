@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from anaphor.config import finite, read_mapping
+from anaphor.config import finite
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.files import append_file, delete, refuse_links, replace_file, write_file
 from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
@@ -30,6 +30,7 @@ from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
 from anaphor.training.lock import hold_lock
 from anaphor.training.run_folder import STUDY, RunFolder
+from anaphor.yaml_files import read_mapping
 
 FROZEN, LOG, CELLS = "seal.json", "log.jsonl", "cells"  # by these names in all studies
 SEARCH_KEYS = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # they decide a search

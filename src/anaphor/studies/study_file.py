@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import look_up, nearest, read_mapping
+from anaphor.config import look_up, nearest
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS, import_file
 from anaphor.shipped_files import EXAMPLES, files_by_name, find_file
@@ -15,6 +15,7 @@ from anaphor.studies.axes import read_axis, read_seeds
 from anaphor.studies.spec import StudySpec, find_support
 from anaphor.training.spec import merge_settings
 from anaphor.user_paths import is_path_like
+from anaphor.yaml_files import read_mapping
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from anaphor.config import check_at_least, from_text, look_up, read_mapping
+from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
 from anaphor.registry import import_file
@@ -18,6 +18,7 @@ from anaphor.studies.axes import format_value, read_seeds
 from anaphor.studies.names import MAX_NAME, check_name
 from anaphor.studies.spec import TESTS, StudySpec
 from anaphor.studies.study_file import find_study_file, list_presets, read_study
+from anaphor.yaml_files import parse_yaml, read_mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,7 @@ def read_assignment(word: str) -> tuple[str, Any]:
     if not equals or not name:
         raise ConfigError(f"--set {word}: write name=value, such as epochs=2")
     try:
-        return name.replace("-", "_"), from_text(value)
+        return name.replace("-", "_"), parse_yaml(value)
     except ConfigError as error:
         raise ConfigError(f"--set {word[:60]} {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none is a ValueError

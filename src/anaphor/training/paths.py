@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import read_mapping
 from anaphor.errors import ConfigError, DataError
 from anaphor.registry import DATASETS
 from anaphor.training.run_folder import NO_DATA, RunFolder, recorded_path
 from anaphor.training.spec import FineTuning, RunSpec
 from anaphor.user_paths import user_path
+from anaphor.yaml_files import read_mapping
 
 
 def existing_paths(data: str) -> list[Path]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up, read_mapping
+from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up
 from anaphor.errors import ConfigError, DataError, Diverged, count_noun
 from anaphor.files import append_file, delete, make_folder, refuse_links, rename, replace_file
 from anaphor.registry import IMPORTED, TASKS, import_flag
@@ -27,6 +27,7 @@ from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
 from anaphor.training.task import TaskDefinition
 from anaphor.user_paths import user_path
+from anaphor.yaml_files import read_mapping
 
 STUDY = "study.yaml"  # a file of a study's folder
 MAX_RESULT_BYTES = 10_000_000  # bytes; results have a few hundred

@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least, look_up, read_mapping, section_of, settings_of
+from anaphor.config import check_at_least, look_up, section_of, settings_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
 from anaphor.registry import extra_settings, model_settings
 from anaphor.typecheck import check_types
+from anaphor.yaml_files import read_mapping
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
 DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anaphor.config import FORMAT, dump_yaml, group_by_section, plain_value, settings_of
+from anaphor.config import FORMAT, group_by_section, plain_value, settings_of
 from anaphor.metrics.result import find_metric
 from anaphor.registry import ImportedFile, extra_settings
 from anaphor.training.budget import choose_epochs
@@ -19,6 +19,7 @@ from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import OptimizerSpec
 from anaphor.training.schedule import ScheduleSpec
 from anaphor.training.spec import RunSpec
+from anaphor.yaml_files import dump_yaml
 
 
 def collect_settings(experiment: Experiment) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.live import Live
 
 from anaphor.cli.table import MAX_LINE, print_table
-from anaphor.config import from_text, nearest
+from anaphor.config import nearest
 from anaphor.draw import curves
 from anaphor.errors import ConfigError, DataError
 from anaphor.web.catalog import Catalog, Listing, find_differing
 from anaphor.web.history import METRICS, read_lines
 from anaphor.web.runs_table import build_view, show_value
 from anaphor.web.runs_verb import Options
+from anaphor.yaml_files import parse_yaml
 
 Row = Mapping[str, Any]
 
@@ -179,7 +180,7 @@ def is_selected(row: Row, differing: Sequence[str], options: Options) -> bool:
         name, _, value = condition.partition("=")
         if name not in settings or value not in (show_value(settings[name]), str(settings[name])):
             try:
-                if name not in settings or from_text(value) != settings[name]:
+                if name not in settings or parse_yaml(value) != settings[name]:
                     return False
             except Exception:  # noqa: BLE001 (a text that is no YAML is a text)
                 return False

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import MAX_FILE_BYTES, NOT_SETTINGS, check_format, flatten_sections, from_text
+from anaphor.config import NOT_SETTINGS, check_format, flatten_sections
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
@@ -29,6 +29,7 @@ from anaphor.web.history import (
 )
 from anaphor.web.locks import LOCK, HeldLocks, read_holder
 from anaphor.web.worker import without_paths
+from anaphor.yaml_files import MAX_FILE_BYTES, parse_yaml
 
 SPEC, RESULT, CHECKPOINTS, CELL_STATUS = "spec.yaml", "result.json", "checkpoints", "status.json"
 NOT_COMPARED = ("seed", "device", "cuda_graph")
@@ -66,7 +67,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = from_text(read_file(path, MAX_FILE_BYTES).decode(), fast=True)
+        values = parse_yaml(read_file(path, MAX_FILE_BYTES).decode())
     except ConfigError as error:
         raise DataError(f"{path.name} {error}") from None
     except OSError as error:
