@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anaphor.cli.main import main
 from anaphor.cli.score import Options as ScoreOptions
-from anaphor.cli.train import options_of, read
+from anaphor.cli.train import flags_class, read_command_line
 from anaphor.config import look_up, plain_value
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml, parse, read_flags
@@ -144,11 +144,11 @@ def test_help_shows_defaults_of_zero(capsys):
 def test_flags_override_a_file(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("width: 8\nlayers: 3\n")
-    _, spec, given = read(TASKS["lm"], ["--config", str(path), "--width", "12"])
+    _, spec, given = read_command_line(TASKS["lm"], ["--config", str(path), "--width", "12"])
     assert (spec.width, spec.layers) == (12, 3)
     assert given == {"config", "width"}
     with pytest.raises(ConfigError, match=r"--widht.*did you mean '--width'"):
-        read(TASKS["lm"], ["--config", str(path), "--widht", "12"])
+        read_command_line(TASKS["lm"], ["--config", str(path), "--widht", "12"])
 
 
 @pytest.mark.parametrize(("words", "tied"), [([], None), (["--tied"], True), (["--no-tied"], False)])
@@ -170,7 +170,7 @@ def test_a_switch_overrides_a_file_and_a_file_may_leave_it_open(tmp_path, given)
     path.write_text(to_yaml(LanguageRunSpec(tied=given)), encoding="utf-8")
     assert from_yaml(LanguageRunSpec, path).tied is given
     for flag, tied in (("--width=8", given), ("--no-tied", False), ("--tied", True)):
-        assert read(TASKS["lm"], ["--config", str(path), flag])[1].tied is tied
+        assert read_command_line(TASKS["lm"], ["--config", str(path), flag])[1].tied is tied
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("--teid", "--tied"), ("--no-teid", "--no-tied")])
@@ -183,7 +183,7 @@ def test_a_mistyped_switch_gets_the_nearest_one(typed, meant):
 
 def test_help_shows_both_sides_of_a_switch_and_no_double_negation(capsys):
     with pytest.raises(SystemExit):
-        parse(options_of(TASKS["lm"]), ["--help"], program="x")
+        parse(flags_class(TASKS["lm"]), ["--help"], program="x")
     shown = capsys.readouterr().out
     for switch in ("--tied, --no-tied", "--carry, --no-carry", "--head-bias, --no-head-bias", "--no-test"):
         assert switch in shown
@@ -201,7 +201,7 @@ def test_a_list_without_values_clears_that_of_a_file(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("layers: 2\nlayer_lr: [0.5, 1]\n")
     for flags, expected in (([], (0.5, 1)), (["--layer-lr"], ())):
-        assert read(TASKS["lm"], ["--config", str(path), *flags])[1].layer_lr == expected
+        assert read_command_line(TASKS["lm"], ["--config", str(path), *flags])[1].layer_lr == expected
 
 
 def test_look_up_says_what_there_is():
@@ -226,7 +226,7 @@ def test_look_up_says_what_there_is():
     ],
 )  # fmt: skip
 def test_words_are_read_by_the_types_of_the_fields(words, values):
-    assert read_flags(options_of(TASKS["lm"]), words.split(), program="anaphor train lm") == values
+    assert read_flags(flags_class(TASKS["lm"]), words.split(), program="anaphor train lm") == values
 
 
 def test_words_between_flags_are_positional():

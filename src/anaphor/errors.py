@@ -99,6 +99,6 @@ class KernelError(AnaphorError):
 
 
 class Diverged(AnaphorError):
-    """Training reached a loss or a gradient that is not a finite number."""
+    """A loss, a gradient, a weight or a logit is not a finite number."""
 
     exit_code = 3

@@ -1,4 +1,5 @@
-"""Operations, and the one place that decides whether a kernel computes them.
+"""Operations, and the one place that decides whether a kernel of ours computes them. Torch's own fused functions are
+chosen where they are called: attention in `mixers/attention/heads.py`, updates of weights in `training/optimizers.py`.
 
 An operation is a readable function with `@operation` above it. A call of it runs this code, unless a kernel computes
 the same faster: a function written by hand for a kind of device, registered under the operation's name. `find_kernel`
@@ -46,12 +47,12 @@ class Kernel:
     """What is called in place of the operation; a function or "module:function"."""
 
     @cached_property
-    def condition(self) -> Callable[..., bool]:
+    def loaded_applies(self) -> Callable[..., bool]:
         found: Callable[..., bool] = import_object(self.applies)
         return found
 
     @cached_property
-    def run(self) -> Callable[..., Any]:
+    def loaded_function(self) -> Callable[..., Any]:
         found: Callable[..., Any] = import_object(self.function)
         return found
 
@@ -70,7 +71,7 @@ def operation(function: Callable[P, R]) -> Callable[P, R]:
         try:
             kernel = find_kernel(function.__name__, args, kwargs)
             if kernel is not None:
-                result: R = kernel.run(*args, **kwargs)
+                result: R = kernel.loaded_function(*args, **kwargs)
                 return result
         except Exception as error:
             _raise_if_kernel_failed(error)
@@ -84,7 +85,7 @@ def operation(function: Callable[P, R]) -> Callable[P, R]:
 def find_kernel(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Kernel | None:
     """The kernel that computes an operation for these arguments; None where the readable code does."""
     kernel: Kernel | None = KERNELS.get(f"{name}.{device_type(args[0])}")
-    is_chosen = kernel is not None and kernels_are_on() and kernel.condition(*args, **kwargs)
+    is_chosen = kernel is not None and kernels_are_on() and kernel.loaded_applies(*args, **kwargs)
     return kernel if is_chosen else None
 
 

@@ -355,10 +355,12 @@ def register_loss_term(
     Args:
         name: What messages call it.
         make: `make(settings)` returns the term, a function `term(hidden_states, head, batch)` that returns the sum of
-            the penalties of all examples as a scalar tensor, or None where the settings ask for none. A term that needs
-            more is an `anaphor.training.loss_terms.LossTerm`. A string "module:function" is imported when the first run
-            is built.
-        settings: A frozen dataclass of the term's settings; see `check_settings_class`.
+            the penalties of all tokens with a target as a scalar tensor (loss and penalty are divided by the same
+            `batch.denominator`), or None where the settings ask for none. It must not read values on the host: a step
+            may be a CUDA graph. A term that needs more is an `anaphor.training.loss_terms.LossTerm`. A string
+            "module:function" is imported when the first run is built.
+        settings: A frozen dataclass of the term's settings, whose fields become flags of `train`; see
+            `check_settings_class`.
         tasks: Names of the tasks whose runs may have it.
     """
     _add_extra(LOSS_TERMS, name, make, settings, tasks)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.cli.train import import_torch, read
+from anaphor.cli.train import import_torch, read_command_line
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import RunFolder
@@ -155,12 +155,12 @@ def test_without_a_test_split_the_error_names_no_test(error_of):
 def test_a_budget_replaces_that_of_the_file(tmp_path, form):
     (tmp_path / "mine.yaml").write_text("model: lstm\nepochs: 4.0\n")
     for file in (["--recipe", "word-language-model-lstm"], ["--config", "mine.yaml"]):
-        _, found, _ = read(TASKS["lm"], [*file, *form])
+        _, found, _ = read_command_line(TASKS["lm"], [*file, *form])
         assert (found.epochs, found.steps, found.minutes) == (None, 5, None)
-        _, kept, _ = read(TASKS["lm"], [*file, "--lr", "0.1", "--steps", "None"])
+        _, kept, _ = read_command_line(TASKS["lm"], [*file, "--lr", "0.1", "--steps", "None"])
         assert (kept.epochs > 3, kept.steps) == (True, None)
         with pytest.raises(ConfigError, match=r"^steps=5, minutes=1\.0: give one of them$"):
-            read(TASKS["lm"], [*file, *form, "--minutes", "1"])
+            read_command_line(TASKS["lm"], [*file, *form, "--minutes", "1"])
 
 
 def test_divergence_before_the_first_checkpoint_says_so(tmp_path, capsys):

@@ -87,8 +87,8 @@ def test_help_is_in_sections_and_says_one_thing_of_each_flag(task, capsys):
     text = capsys.readouterr().out
     titles = re.findall(r"^(options|[\w ]+ options):$", text, flags=re.MULTILINE)
     assert titles[:5] == ["options", "data options", "model options", "training options", "evaluation options"]
-    from anaphor.cli.train import options_of
+    from anaphor.cli.train import flags_class
 
-    for flag in flags_of(options_of(TASKS[task])).values():
+    for flag in flags_of(flags_class(TASKS[task])).values():
         assert flag.help, f"--{flag.name} has no help"
         assert len(flag.help) <= 120, f"--{flag.name}: {flag.help}"

@@ -223,7 +223,7 @@ def test_a_learning_rate_on_the_device_is_the_same_learning_rate(name):
     spec = replace(spec, layer_lr=(1, 0.3))
     learn(model, build_optimizer(spec, model), 3, spec=spec)
     optimizer = build_optimizer(spec, captured, captured=True)
-    assert optimizer.capturable
+    assert optimizer.captured
     assert all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)
     learn(captured, optimizer, 3, spec=spec)
     for ours, theirs in zip(model.parameters(), captured.parameters(), strict=True):
@@ -231,7 +231,7 @@ def test_a_learning_rate_on_the_device_is_the_same_learning_rate(name):
 
 
 def test_adagrad_says_that_it_cannot_be_captured():
-    assert not build_optimizer(SETTINGS["adagrad"], small(), captured=True).capturable
+    assert not build_optimizer(SETTINGS["adagrad"], small(), captured=True).captured
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -8,7 +8,7 @@ import torch
 import anaphor
 from anaphor.api import execute
 from anaphor.cli.main import main
-from anaphor.cli.train import read
+from anaphor.cli.train import read_command_line
 from anaphor.flags import from_yaml
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import RunFolder
@@ -195,7 +195,7 @@ def test_mistakes_in_sections_are_one_line(tmp_path, error_of, text, message):
 
 def settings_with(task, file, *flags):
     """What a run would have with a file and flags."""
-    return read(TASKS[task], ["--config", str(file), *flags])[1]
+    return read_command_line(TASKS[task], ["--config", str(file), *flags])[1]
 
 
 def test_another_model_does_not_get_the_values_of_the_first(train, tmp_path, error_of):

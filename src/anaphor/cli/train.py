@@ -66,7 +66,7 @@ class TrainFlags:
         require_folder(self.out, self.resume)
 
 
-def options_of(task: TaskDefinition) -> Any:
+def flags_class(task: TaskDefinition) -> Any:
     """Returns the class of all flags of `train`: its own and the settings of a task."""
     kind = dataclasses.make_dataclass("Options", [], bases=(TrainFlags, task.run_spec), frozen=True, kw_only=True)
     kind.__doc__ = task.run_spec.__doc__
@@ -91,25 +91,25 @@ def run(argv: Sequence[str]) -> int:
 
 
 def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile], start: float) -> int:
-    options, spec, given = read(task, argv)
-    if options.config is not None and not options.resume:
-        spec = locate_paths(spec, options.config, given)
-    out = options.out or unused_folder(spec.model)
-    if not options.dry_run:
+    flags, spec, given = read_command_line(task, argv)
+    if flags.config is not None and not flags.resume:
+        spec = locate_paths(spec, flags.config, given)
+    out = flags.out or unused_folder(spec.model)
+    if not flags.dry_run:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.
         with RunFolder(out).lock():
             pass
     spec.reject_unused_flags(given)
     import_torch()
-    if options.dry_run:
-        return print_plan(spec, out, options)
+    if flags.dry_run:
+        return print_plan(spec, out, flags)
 
     from anaphor.training.loop import train_run
 
-    out = options.out or unused_folder(spec.model)  # again: others may have started while torch was imported
+    out = flags.out or unused_folder(spec.model)  # again: others may have started while torch was imported
     with Bar("training", task) as bar, progress_listener(SecondBar(bar)):
-        result, code = train_run(spec, out, bar, train_options(options, imports, start))
-    show(result, task, options)
+        result, code = train_run(spec, out, bar, train_options(flags, imports, start))
+    show(result, task, flags)
     return code
 
 
@@ -129,10 +129,10 @@ def train_options(flags: TrainFlags, imports: Sequence[ImportedFile], start: flo
     )
 
 
-def read(task: TaskDefinition, argv: Sequence[str]) -> tuple[TrainFlags, RunSpec, set[str]]:
+def read_command_line(task: TaskDefinition, argv: Sequence[str]) -> tuple[TrainFlags, RunSpec, set[str]]:
     """Returns the options of `train`, the settings of the run, and which fields have flags on the command line. Flags
     override a file, and a file the defaults."""
-    kind, program = options_of(task), f"anaphor train {task.name}"
+    kind, program = flags_class(task), f"anaphor train {task.name}"
     early, _ = split_argv(TrainFlags, argv)
     file = settings_file(task, early)
     if asks_for_help(argv):

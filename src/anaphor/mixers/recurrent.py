@@ -59,7 +59,7 @@ class Recurrent(Mixer):
     spec: RecurrentSpec
 
     def __init__(self, spec: RecurrentSpec, kernel: nn.RNNBase, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        """`kernel` holds the weights in the layout that `function` needs."""
+        """`kernel`, a module of torch, holds the weights in the layout that `function` needs."""
         super().__init__(spec)
         self.kernel = kernel
         self.function = function

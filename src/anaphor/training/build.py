@@ -65,5 +65,5 @@ def build_step(experiment: Experiment) -> Step:
     spec, device = experiment.spec, experiment.device
     captured = spec.cuda_graph and device.type == "cuda"
     optimizer = build_optimizer(OptimizerSpec.of(spec), experiment.model, captured=captured)
-    kind = CUDAGraphStep if optimizer.capturable else Step
+    kind = CUDAGraphStep if optimizer.captured else Step
     return kind(experiment, optimizer, clip=spec.clip, autocast=autocast_of(spec.dtype, device))

@@ -32,7 +32,7 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 
 ONLY_MODEL = "only_model"
 """Metadata of a checkpoint of weights alone, which cannot be resumed."""
-_MANIFEST, _METADATA = "manifest.json", "facts.json"
+_MANIFEST, _METADATA = "manifest.json", "facts.json"  # names on disk, kept for the runs that have them
 _WEIGHTS = ("model", "average")  # parts that a model computes with
 _REQUIRED = ("spec", "data", "progress")
 _FINISHED = re.compile(r"step-(\d{1,18})(\.old)?")  # the old one stays complete while the new one takes its name
@@ -106,26 +106,34 @@ class Checkpoint:
         """Load the model's weights, or raise and say what does not fit."""
         load_weights(model, self.parts["model"], str(self.file("model")))
 
-    def validate_for_inference(self) -> Progress:
-        """Raise if its model cannot be used. Returns its progress, of which only the best step is required."""
-        progress = self._require(("model",), _REQUIRED)
+    def check_usable(self) -> None:
+        """Raise if its model cannot be used."""
+        self._require(("model",), _REQUIRED)
+        self.read_best_step()
+
+    def check_resumable(self, *more: str, metadata: Iterable[str] = ()) -> None:
+        """Raise if training cannot resume from it, or if one of `more` parts or `metadata` is missing."""
+        self._require(("model", "optimizer", "random", *more), (*_REQUIRED, "schedule", *metadata))
+        self.read_progress()
+
+    def read_best_step(self) -> int | None:
+        """The step of the best validation so far. No other value of the progress needs to be there."""
+        progress = self.metadata["progress"]
         if "best_step" not in progress:
             raise CheckpointError(f"{self.metadata_file}: the progress does not fit: missing: best_step")
         names = {field.name for field in fields(Progress)}
-        return self._build_progress({name: value for name, value in progress.items() if name in names})
+        return self._build_progress({name: value for name, value in progress.items() if name in names}).best_step
 
-    def validate_for_resume(self, *more: str, metadata: Iterable[str] = ()) -> Progress:
-        """Raise if training cannot resume from it, or if one of `more` parts or `metadata` is missing. Returns its
-        progress."""
-        progress = self._require(("model", "optimizer", "random", *more), (*_REQUIRED, "schedule", *metadata))
-        progress = {"recent_correct": None, **progress}  # those of earlier versions did not count
+    def read_progress(self) -> Progress:
+        """Where training was: steps, position in the data, times, and the best validation."""
+        progress = {"recent_correct": None, **self.metadata["progress"]}  # those of earlier versions did not count
         names = [field.name for field in fields(Progress)]
         missing = [name for name in names if name not in progress]
         unexpected = [name for name in progress if name not in names]
         Mismatch(missing, unexpected).raise_if_any(f"{self.metadata_file}: the progress")
         return self._build_progress(progress)
 
-    def _require(self, parts: Iterable[str], metadata: Collection[str]) -> dict[str, Any]:
+    def _require(self, parts: Iterable[str], metadata: Collection[str]) -> None:
         missing = [name for name in dict.fromkeys(metadata) if name not in self.metadata]
         if missing:
             raise CheckpointError(f"{self.metadata_file} lacks {', '.join(missing)}")
@@ -138,8 +146,6 @@ class Checkpoint:
         missing = [self.file(part).name for part in (*parts, *averaged) if part not in self.names]
         if missing:
             raise CheckpointError(f"{self.path} lacks {', '.join(missing)}")
-        progress: dict[str, Any] = self.metadata["progress"]
-        return progress
 
     def _build_progress(self, values: dict[str, Any]) -> Progress:
         progress = Progress(**values)

@@ -210,11 +210,12 @@ def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpo
         except CheckpointError as error:
             failures.append((error, "skipping this checkpoint"))
             continue
-        best = newest.validate_for_inference().best_step
+        newest.check_usable()
+        best = newest.read_best_step()
         if best not in (None, newest.step):
             try:
                 saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
-                saved.validate_for_inference()
+                saved.check_usable()
             except CheckpointError as error:
                 failures.append((error, "using the newest checkpoint instead of the best"))
             else:

@@ -94,6 +94,9 @@ def train_run(
 
     Returns:
         The result, and an exit code: 0, or 128 + N after signal N.
+
+    Raises:
+        Diverged: A loss, a gradient or a validation is not finite; `result.json` then says so.
     """
     options = TrainOptions() if options is None else options
     if options.tensorboard:
@@ -193,7 +196,8 @@ class TrainingRun:
     metric: Metric
     """Selects the best checkpoint."""
     metadata: dict[str, Any]
-    """What must be the same when the run is resumed: settings, data, environment. Every checkpoint repeats it."""
+    """What must be the same when the run is resumed: settings, data, environment. Every checkpoint repeats it, with
+    `test`, whether the test split is scored."""
     state: TrainState
 
     # This command.
@@ -295,7 +299,7 @@ def resume(run: TrainingRun) -> list[str] | None:
         return None
     folder.set_damaged_lines_aside(warn)
     if not changes and run.experiment.initial_carry() is not None:
-        saved.validate_for_resume("carry")
+        saved.check_resumable("carry")
     restore(run, saved)
     if saved.metadata["spec"] != run.metadata["spec"] and changes and is_over(run):
         raise ConfigError(
@@ -326,7 +330,7 @@ def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
         run.options.warn(line if saved is None else f"{line}; skipping this checkpoint")
     if saved is not None:
         fingerprint = run.experiment.fingerprint()
-        saved.validate_for_resume(metadata=[name for name, value in fingerprint.items() if isinstance(value, dict)])
+        saved.check_resumable(metadata=[name for name, value in fingerprint.items() if isinstance(value, dict)])
         return saved
     if failures:
         raise CheckpointError(
@@ -346,7 +350,7 @@ def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
 def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
     """Put the state of a checkpoint in the place of the run's own: the counterpart of `save`."""
     state = run.state
-    state.progress = saved.validate_for_resume()
+    state.progress = saved.read_progress()
     run.resumable_step, run.resumable_best = saved.step, state.progress.best_step
     if run.options.save_only_model:
         prune(run)  # weights of later steps, which will be trained again
@@ -387,7 +391,7 @@ def forget_best(run: TrainingRun) -> None:
 
 def check_data(run: TrainingRun) -> None:
     """Raise for data that could not be scored after training, and print what is to be known of them. Of the test split
-    only that it exists is asked here: it is first read in `score`, at the very end."""
+    only that it exists is asked here: it is scored in `score`, at the very end."""
     run.experiment.validate(run.metadata["test"])
     for line in run.experiment.notes():
         run.options.warn(line)
@@ -420,7 +424,8 @@ def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
 def fit(run: TrainingRun) -> None:
     """Train until the budget is spent, validation has stopped improving, or a signal has come.
 
-    A checkpoint is written after each validation, every `--save-minutes`, and at the end, whatever ends it but a kill.
+    A checkpoint is written every `--save-minutes`, after each validation (`save_validated`), and when the budget is
+    spent or a signal has come. A run that diverges keeps its last good one.
     """
     progress = run.state.progress
     run.experiment.model.train()
@@ -690,7 +695,7 @@ def read_best(run: TrainingRun) -> checkpoint.Checkpoint | None:
         return None
     try:
         saved = checkpoint.read(run.folder.checkpoints / f"step-{step}", ("model", "average"))
-        saved.validate_for_inference()
+        saved.check_usable()
     except CheckpointError as error:
         run.options.warn(f"{error}; the best checkpoint is lost")
         run.state.progress.forget_best()
@@ -714,7 +719,7 @@ def score(run: TrainingRun) -> Outcome:
                 result = {"status": status, "run": run.out, **describe_result(run, valid, figures)}
                 if run.metadata["test"]:
                     run.folder.write_result(result)  # in case that test cannot be scored
-                    # Here the test split is read, for the first time.
+                    # The only place where training scores the test split.
                     result["test"] = run.experiment.score_test(valid).to_plain()
     except TimeIsUp:
         if result is None:

@@ -14,7 +14,8 @@ from anaphor.models.head import Head
 from anaphor.training.experiment import Loss
 
 Penalty = Callable[[Tensor, Any, Any], Tensor]
-"""`(hidden_states, head, batch)` -> the sum of the penalties of all examples []."""
+"""`(hidden_states, head, batch)` -> the penalty [], summed as the loss is (over the tokens with a target): both are
+divided by `batch.denominator`."""
 
 
 class LossTerm:
@@ -31,7 +32,9 @@ class LossTerm:
     def loss_and_penalty(
         self, hidden_states: Tensor, head: Head, batch: Any, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        """Loss and penalty of a batch, means over the passes; for terms that compute both at once faster."""
+        """Loss and penalty of a batch, means over the passes; for terms that compute both at once faster. Called
+        where a batch can be read in several passes; language models, whose batches continue each other, ask for the
+        penalty alone."""
         total = smoothed_cross_entropy(hidden_states, head, batch.targets, label_smoothing)
         return total / self.passes, self(hidden_states, head, batch) / self.passes
 

@@ -251,14 +251,14 @@ class Optimizer:
     """One or more of torch's optimizers that step together."""
 
     def __init__(
-        self, parts: Sequence[TorchOptimizer], names: Mapping[nn.Parameter, str], lr: float, capturable: bool
+        self, parts: Sequence[TorchOptimizer], names: Mapping[nn.Parameter, str], lr: float, captured: bool
     ) -> None:
         self.parts = tuple(parts)
         self.names = dict(names)
         self.lr = lr
         """The learning rate of the next step, before any layer's factor."""
-        self.capturable = capturable
-        """Whether `step` may be captured in a CUDA graph."""
+        self.captured = captured
+        """Whether `step` will be captured in a CUDA graph: asked for, and all of its parts can be."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -334,8 +334,8 @@ def _import_no_compiler() -> None:
 def build_optimizer(spec: OptimizerSpec, model: nn.Module, *, captured: bool = False) -> Optimizer:
     """The optimizer of a model's weights.
 
-    `captured` puts the learning rate on the device, so that `set_lr` reaches a step inside a CUDA graph; `capturable`
-    of the result says whether its step may be in one.
+    `captured` puts the learning rate on the device, so that `set_lr` reaches a step inside a CUDA graph; that of the
+    result says whether its step can be in one.
     """
     factory = find_factory(spec.optimizer)
     weights = Weights.of(model)

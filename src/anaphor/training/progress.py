@@ -18,7 +18,7 @@ class Progress:
     epoch: int = 0
     """Completed passes over the data."""
     batch: int = 0
-    """Batches of this epoch that were trained on."""
+    """Batches of this epoch that were handed to a step."""
     count: int = 0
     """Items trained on, of the kind that the task counts."""
     seconds: float = 0.0

@@ -21,9 +21,9 @@ Shape = Callable[[float], float]
 """From the spent fraction in [0, 1] to a factor in [0, 1] that never rises."""
 
 SHAPES: dict[str, Shape] = {
-    "constant": lambda progress: 1.0,
-    "linear": lambda progress: 1 - progress,
-    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "constant": lambda spent: 1.0,
+    "linear": lambda spent: 1 - spent,
+    "cosine": lambda spent: (1 + math.cos(math.pi * spent)) / 2,
 }
 
 
@@ -86,18 +86,18 @@ class Schedule:
     def __init__(self, spec: ScheduleSpec) -> None:
         self.spec = spec
 
-    def factor(self, progress: float) -> float:
+    def factor(self, spent: float) -> float:
         """Factor of the learning rate when this fraction of the budget is spent."""
-        progress = min(max(progress, 0.0), 1.0)  # the last step of a budget in minutes ends after it
+        spent = min(max(spent, 0.0), 1.0)  # the last step of a budget in minutes ends after it
         warmup = self.spec.warmup
-        if progress < warmup:
-            return self.height(0.0) * progress / warmup
-        return self.height((progress - warmup) / (1 - warmup))
+        if spent < warmup:
+            return self.height(0.0) * spent / warmup
+        return self.height((spent - warmup) / (1 - warmup))
 
-    def height(self, progress: float) -> float:
+    def height(self, spent: float) -> float:
         """The factor when this fraction of the budget after the warmup is spent."""
         min_lr_ratio = self.spec.min_lr_ratio or 0.0
-        return min_lr_ratio + (1 - min_lr_ratio) * SHAPES[self.spec.schedule](progress)
+        return min_lr_ratio + (1 - min_lr_ratio) * SHAPES[self.spec.schedule](spent)
 
     def report(self, loss: float) -> bool:
         """Take note of a validation loss; True if the learning rate was lowered for it."""
@@ -123,7 +123,7 @@ class Plateau(Schedule):
         self.best: float | None = None
         self.cuts = 0
 
-    def height(self, progress: float) -> float:
+    def height(self, spent: float) -> float:
         factor = DEFAULT_PLATEAU_FACTOR if self.spec.plateau_factor is None else self.spec.plateau_factor
         return float(factor**-self.cuts)
 

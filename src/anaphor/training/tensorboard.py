@@ -1,6 +1,6 @@
 """TensorBoard events: the curves and samples of a run, as in `metrics.jsonl` and `samples.txt`.
 
-The package that writes them is an extra.
+The package that writes them is an optional dependency.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What all multi-head attention shares: splitting, attending and merging heads.
 
-Attention has two paths. The fused kernel runs while the tap `weights` is not recorded and the parts allow it; the
-explicit path computes the matrix of weights. Tests compare them.
+Attention has two paths. Torch's fused attention runs while the tap `weights` is not recorded and the parts allow it;
+the explicit path computes the matrix of weights. Tests compare them.
 """
 
 from __future__ import annotations
