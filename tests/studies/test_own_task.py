@@ -49,7 +49,8 @@ def test_four_cells_have_a_table_a_figure_findings_and_a_test_score(tmp_path):
     job = json.loads((study.cells[0].folder / JOB).read_text())
     assert job["imports"][str(FILE)] == IMPORTED[FILE].sha256
     assert "validation mean squared error" in result["table"]
-    assert [Path(path).name for path in result["figures"]] == ["study.png", "study.svg", "learning.png", "learning.svg"]
+    names = [f"{name}.{suffix}" for name in ("study", "learning") for suffix in ("png", "svg", "pdf")]
+    assert [Path(path).name for path in result["figures"]] == names
     assert result["findings"][0].startswith("Best of 2 settings: model ")
     assert "mean squared error (2 seeds)" in result["findings"][0]
     assert not [line for line in result["findings"] if "On the same" in line], "the task saves no losses of items"

@@ -9,8 +9,8 @@ import pytest
 from anaphor import draw
 from anaphor.errors import DataError
 from anaphor.metrics.result import Metric
+from anaphor.studies.figures import draw_study
 from anaphor.studies.groups import Group, Objective
-from anaphor.studies.outputs import draw_study
 
 PPL = Objective(Metric("perplexity", "min", "perplexity", minimum=1.0))
 BPTT = [5, 10, 35, 140]
@@ -42,11 +42,17 @@ def figures(monkeypatch):
     return kept
 
 
+STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+def three(name):
+    return [f"{name}.{suffix}" for suffix in ("png", "svg", "pdf")]
+
+
 def drawn(groups, axes, folder, metric=PPL):
     paths = draw_study(groups, axes, metric, folder)
     for path in paths:
-        start = path.read_bytes()[:200]
-        assert start.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in start
+        assert path.read_bytes().startswith(STARTS[path.suffix])
     return [path.name for path in paths]
 
 
@@ -57,7 +63,7 @@ def texts(axes):
 def test_one_scale_is_a_line_with_a_band_for_each_name(figures, tmp_path):
     axes = {"model": [LSTM, TRANSFORMER], "bptt": BPTT}
     groups = study(axes, lambda model, bptt: 100 + 50 / bptt, without={(LSTM, 35)})
-    assert drawn(groups, axes, tmp_path) == ["study.png", "study.svg"]
+    assert drawn(groups, axes, tmp_path) == three("study")
     (one,) = figures[0].axes
     assert one.get_xscale() == "log"
     assert [label.get_text() for label in one.get_xticklabels()] == ["5", "10", "35", "140"]
@@ -114,7 +120,11 @@ def test_test_scores_of_all_settings_have_a_panel_of_their_own(figures, tmp_path
     axes = {"model": [LSTM, TRANSFORMER], "bptt": BPTT}
     groups = study(axes, lambda model, bptt: 100 + 50 / bptt)
     tested = study(axes, lambda model, bptt: 130 + 50 / bptt)
-    assert [path.name for path in draw_study(groups, axes, PPL, tmp_path, tested)] == ["study.png", "study.svg"]
+    assert [path.name for path in draw_study(groups, axes, PPL, tmp_path, tested)] == [
+        "study.png",
+        "study.svg",
+        "study.pdf",
+    ]
     first, second = figures[0].axes
     assert (first.get_title(), second.get_title()) == ("validation", "test")
     assert first.get_ylabel().startswith("perplexity\n")
@@ -172,7 +182,7 @@ def test_two_scales_are_a_map_with_numbers_a_bar_and_a_frame_around_the_best(fig
         lambda model, width, layers: 3000 if (model, width) == ("gru", 64) else 130 - width / 8 - layers + len(model),
         without={(LSTM, 64, 2)},
     )
-    assert drawn(groups, axes, tmp_path) == ["study.png", "study.svg"]
+    assert drawn(groups, axes, tmp_path) == three("study")
     first, second, bar = figures[0].axes
     assert (first.get_title(), second.get_title(), bar.get_ylabel()) == ("model lstm", "model gru", PPL.title)
     assert [label.get_text() for label in first.get_xticklabels()] == ["64", "128", "256"]
@@ -243,8 +253,15 @@ def test_a_search_is_a_cloud_along_each_scale(figures, tmp_path):
     ]
     axes = {name: [group.parameters[name] for group in groups] for name in ("lr", "dropout")}
     names = drawn(groups, axes, tmp_path)
-    assert names == ["study-lr.png", "study-lr.svg", "study-dropout.png", "study-dropout.svg"]
-    assert [figure.axes[0].get_xscale() for figure in figures[::2]] == ["log", "linear"]
+    assert names == [
+        "study-lr.png",
+        "study-lr.svg",
+        "study-lr.pdf",
+        "study-dropout.png",
+        "study-dropout.svg",
+        "study-dropout.pdf",
+    ]
+    assert [figure.axes[0].get_xscale() for figure in figures[::3]] == ["log", "linear"]
     assert {line.get_linestyle() for figure in figures for line in figure.axes[0].get_lines()} == {"None"}
 
 

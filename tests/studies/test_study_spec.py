@@ -9,10 +9,11 @@ import anaphor
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Range
+from anaphor.studies.figures import draw_study
 from anaphor.studies.findings import describe_findings
 from anaphor.studies.groups import Group, Objective
-from anaphor.studies.outputs import draw_study, write_tables
 from anaphor.studies.study_file import find_study_file, list_presets, read_study
+from anaphor.studies.tables import write_tables
 from studies.preset_cases import PRESETS
 
 LOSS = Objective(Metric("loss", "min", "loss", "nats"))

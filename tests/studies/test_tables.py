@@ -9,9 +9,9 @@ import pytest
 from anaphor.errors import DataError
 from anaphor.metrics.result import Metric
 from anaphor.metrics.statistics import Interval
-from anaphor.studies.groups import Group, Objective
-from anaphor.studies.outputs import write_tables
+from anaphor.studies.groups import Group, Objective, find_undistinguished
 from anaphor.studies.report import merge_remarks
+from anaphor.studies.tables import write_tables
 from anaphor.tasks.lm.measures import describe_cut
 
 PPL = Objective(Metric("perplexity", "min", "perplexity"))
@@ -44,7 +44,7 @@ def test_markdown_has_a_row_for_each_group_and_what_is_shown_is_what_is_written(
     assert header == ["variant", "width", "validation perplexity", "±", "seeds", "parameters", "test", "note"]
     assert [cell.endswith(":") for cell in rule] == [False, True, True, True, True, True, True, False]
     assert first == ["plain", "64", "98.20", "0.50", "3", "1,234,567", "97.0 ± 1.0", ""]
-    assert second[1:] == ["128", "120.12", "", "1 of 3", "89", "", r"sees<br>more \| less"]
+    assert second[1:] == ["128", "120.1", "", "1 of 3", "89", "", r"sees<br>more \| less"]
 
 
 def test_special_characters_survive_markdown(written):
@@ -68,7 +68,8 @@ def test_csv_has_a_number_in_every_column_of_numbers(written):
 
 def test_special_characters_survive_latex(written):
     text = (written[1] / "table.tex").read_text(encoding="utf-8")
-    assert text.startswith("\\begin{tabular}{lrrrrrrl}\n")
+    assert text.startswith("% needs \\usepackage{booktabs}\n\\begin{tabular}{lrrrrrl}\n\\toprule\n")
+    assert text.count("rule\n") == 3
     line = next(line for line in text.splitlines() if line.startswith("a"))
     name = re.split(r"(?<!\\)&", line.removesuffix(r" \\"))[0].strip()
     names = {"textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<", "textgreater": ">",
@@ -79,6 +80,37 @@ def test_special_characters_survive_latex(written):
     assert name == NASTY.replace("\n", " ")
     assert "97.0 $\\pm$ 1.0" in text
     assert text.count(r"\\") == 3
+
+
+def test_each_row_has_the_digits_of_its_own_interval(tmp_path):
+    """One format for all made 12, 12 and 11 of these."""
+    values = {"a": (12.440, 12.442, 12.441), "b": (1.0, 25.0, 10.3), "c": (11.40, 11.42, 11.46)}
+    groups = [Group({"variant": name}, (1, 2, 3), of) for name, of in values.items()]
+    rows = write_tables(groups, {"variant": [*values]}, PPL, {}, tmp_path).splitlines()[2:]
+    assert [cells_of(row)[1:3] for row in rows] == [["12.4410", "0.0025"], ["12", "30"], ["11.427", "0.076"]]
+
+
+def test_latex_has_the_best_in_bold_together_with_those_that_do_not_differ_from_it(tmp_path):
+    values = {"best": (10.0, 10.2, 10.1), "close": (10.3, 10.1, 10.2), "worse": (20.0, 20.2, 20.1), "single": (9.0,)}
+    groups = [Group({"variant": name}, (1, 2, 3)[: len(of)], of, failed=3 - len(of)) for name, of in values.items()]
+    best = find_undistinguished(groups, PPL)
+    assert best == {0, 1}
+    test = [Interval(30.0, 29.0, 31.0, 3), None, None, None]
+    write_tables(groups, {"variant": [*values]}, PPL, {"test": test}, tmp_path, {PPL.title: best})
+    lines = (tmp_path / "table.tex").read_text(encoding="utf-8").splitlines()
+    assert lines[5:8] == [
+        r"best & \textbf{10.10} $\pm$ 0.25 & 3 & 30.0 $\pm$ 1.0 \\",
+        r"close & \textbf{10.20} $\pm$ 0.25 & 3 &  \\",
+        r"worse & 20.10 $\pm$ 0.25 & 3 &  \\",
+    ]
+
+
+def test_with_too_few_seeds_for_a_p_value_the_best_alone_is_bold():
+    two = [Group({"variant": name}, (1, 2), of) for name, of in {"a": (3.0, 2.0), "b": (2.0, 2.9)}.items()]
+    equal = [Group({"variant": name}, (1, 2), (2.0, 3.0)) for name in "ab"]
+    assert find_undistinguished(two, PPL) == {1}
+    assert find_undistinguished(equal, PPL) == {0, 1}
+    assert find_undistinguished([Group({"variant": "a"}, (), (), failed=2)], PPL) == set()
 
 
 def test_a_study_without_results_has_a_table_all_the_same(tmp_path):

@@ -22,6 +22,8 @@ MAX_TICKS = 12  # points that fit next to each other
 MAX_INSIDE = 6  # names in a legend that leave room for the lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 160
+PDF_SETTINGS: Any = {"pdf.fonttype": 42}  # fonts as outlines that publishers take, not as procedures
+PDF_METADATA = {"CreationDate": None}  # the same figure is the same file
 MIN_RANGE = 0.1  # of values without intervals, relative to their size: smaller differences may be noise
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
@@ -217,6 +219,14 @@ class Line:
     """Whether points are connected by a line."""
 
 
+@dataclass(frozen=True)
+class Scale:
+    """The scale of an axis: what it shows, and whether it is logarithmic."""
+
+    label: str
+    is_log: bool = False
+
+
 def bands(
     panels: Mapping[str, Sequence[Line]],
     paths: Sequence[Path],
@@ -226,25 +236,36 @@ def bands(
     remark: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    own_scales: Mapping[str, Scale] | None = None,
 ) -> None:
-    """Lines with interval bands, in panels side by side with a common scale. A name has the same color in all."""
+    """Lines with interval bands, in panels side by side. A name has the same color in all. Panels have a common scale
+    unless they show another quantity: `own_scales` has the scales of these, by title, and those with equal ones have it
+    in common."""
+    common = Scale(y_label, log_y)
+    scales = [(own_scales or {}).get(title, common) for title in panels]
     figure = new_figure(max(7, 1 + 4 * len(panels)), 4.4)
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
     handles: dict[str, Any] = {}
-    for one, (title, lines) in zip(axes, panels.items(), strict=True):
+    first: dict[Scale, Any] = {}  # axes of each scale that are furthest to the left
+    for place, (scale, (title, lines)) in enumerate(zip(scales, panels.items(), strict=True)):
+        one = figure.add_subplot(1, len(panels), place + 1, sharey=first.get(scale))
         for line in lines:
             handles[line.name] = _band(one, line, names.index(line.name))
         one.set_title(title, fontsize=10)
-        one.set(xlabel=x_label, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+        one.set(xlabel=x_label, xscale="log" if log_x else "linear", yscale="log" if scale.is_log else "linear")
         one.grid(alpha=0.3)
         set_ticks(one.xaxis, sorted({value for line in lines for value in line.x}))
-        if log_y:
+        if scale.is_log:
             set_log_ticks(one.yaxis)
-    axes[0].set_ylabel(y_label)
-    drawn = [line for lines in panels.values() for line in lines]
-    if all(math.isnan(value) for line in drawn for value in line.low):
-        _widen(axes[0].yaxis, [value for line in drawn for value in line.middle])
+        if scale in first:
+            one.tick_params(labelleft=False)
+        else:
+            one.set_ylabel(scale.label)
+            first[scale] = one
+    for scale, one in first.items():
+        drawn = [line for of, lines in zip(scales, panels.values(), strict=True) for line in lines if of == scale]
+        if all(math.isnan(value) for line in drawn for value in line.low):
+            _widen(one.yaxis, [value for line in drawn for value in line.middle])
     if len(names) > 1:
         across = max(1, min(len(names), int(12 * figure.get_figwidth()) // (max(map(len, names)) + 8)))
         style = {"frameon": False, "fontsize": 9, "handlelength": 3}
@@ -306,22 +327,29 @@ class Dot:
 
 def dots(rows: Sequence[Dot], paths: Sequence[Path], *, x_label: str, remark: str = "", log_x: bool = False) -> None:
     """Means with interval bars, one per row, so that long names are readable."""
-    names = [textwrap.fill(row.name, 44) for row in rows]
+    dot_panels({Scale(x_label, log_x): rows}, paths, remark)
+
+
+def dot_panels(panels: Mapping[Scale, Sequence[Dot]], paths: Sequence[Path], remark: str = "") -> None:
+    """Means with interval bars, one per row, in a panel for each scale. All panels have the same rows."""
+    names = [textwrap.fill(row.name, 44) for row in next(iter(panels.values()))]
     heights = [1 + 0.55 * name.count("\n") for name in names]
-    figure = new_figure(7.5, 1.3 + 0.34 * sum(heights))
-    axes = figure.add_subplot()
-    positions = [sum(heights[:index]) + heights[index] / 2 for index in range(len(rows))]
-    for y, row in zip(positions, rows, strict=True):
-        axes.plot(row.singles, [y] * len(row.singles), ".", color=COLORS[0], alpha=0.4, zorder=2)
-        axes.hlines(y, row.low, row.high, color=COLORS[0], linewidth=1.6)
-        axes.plot(row.middle, y, "D", color=COLORS[1], markersize=5, zorder=3)
-    axes.set_yticks(positions, labels=names)
-    axes.set(ylim=(sum(heights), 0), xlabel=x_label, xscale="log" if log_x else "linear")
-    if all(math.isnan(row.low) for row in rows):
-        _widen(axes.xaxis, [row.middle for row in rows])
-    if log_x:
-        set_log_ticks(axes.xaxis)
-    axes.grid(axis="x", alpha=0.3)
+    figure = new_figure(7.5 if len(panels) == 1 else 2.5 + 3.2 * len(panels), 1.3 + 0.34 * sum(heights))
+    all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    positions = [sum(heights[:index]) + heights[index] / 2 for index in range(len(names))]
+    for axes, (scale, rows) in zip(all_axes, panels.items(), strict=True):
+        for y, row in zip(positions, rows, strict=True):
+            axes.plot(row.singles, [y] * len(row.singles), ".", color=COLORS[0], alpha=0.4, zorder=2)
+            axes.hlines(y, row.low, row.high, color=COLORS[0], linewidth=1.6)
+            axes.plot(row.middle, y, "D", color=COLORS[1], markersize=5, zorder=3)
+        axes.set(xlabel=scale.label, xscale="log" if scale.is_log else "linear")
+        if all(math.isnan(row.low) for row in rows):
+            _widen(axes.xaxis, [row.middle for row in rows])
+        if scale.is_log:
+            set_log_ticks(axes.xaxis)
+        axes.grid(axis="x", alpha=0.3)
+    all_axes[0].set_yticks(positions, labels=names)
+    all_axes[0].set(ylim=(sum(heights), 0))
     save_all(figure, paths, remark)
 
 
@@ -382,11 +410,14 @@ def save_all(figure: Any, paths: Sequence[Path], remark: str) -> None:
 
 def _save(figure: Any, path: Path, dpi: int = DPI) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
+    from matplotlib import rc_context
+
+    kind = path.suffix[1:]
+    with warnings.catch_warnings(), rc_context(PDF_SETTINGS):
         # Characters missing from the font are drawn as boxes, which the reader sees.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         drawn = io.BytesIO()  # a signal while it is drawn leaves no half of a file
-        figure.savefig(drawn, dpi=dpi, format=path.suffix[1:])
+        figure.savefig(drawn, dpi=dpi, format=kind, metadata=PDF_METADATA if kind == "pdf" else None)
     with open(open_file(path), "wb") as file:
         file.write(drawn.getbuffer())
     return path

@@ -20,6 +20,8 @@ class Annotated(Panel):
     texts: Sequence[Sequence[str]]
     highlighted: tuple[int, int] | None = None
     """Row and column of a cell with a frame."""
+    label: str = ""
+    """What its colors show, where panels show different quantities."""
 
 
 def annotated_heat_maps(
@@ -38,7 +40,7 @@ def annotated_heat_maps(
     Values beyond the limits have the color of the limit. NaN cells are gray and keep their text.
     """
     wide, high = max(0.8 * len(columns), 2.4), max(0.55 * len(rows), 1.6)
-    common = len({(panel.low, panel.high) for panel in panels}) == 1
+    common = len({(panel.low, panel.high, panel.label) for panel in panels}) == 1
     panel_width = wide if common else wide + 1.0  # space for its own color bar
     across = max(1, min(len(panels), int(PAGE_WIDTH // panel_width)))
     if across < len(panels):
@@ -63,9 +65,9 @@ def annotated_heat_maps(
         one.set(xlabel=x_label if below else "", ylabel=y_label if left else "")
         _write_cells(one, image, panels[place])
         if not common:
-            figure.colorbar(image, ax=one, label=label, extend=_extend([panels[place]]))
+            figure.colorbar(image, ax=one, label=panels[place].label or label, extend=_extend([panels[place]]))
     if common:
-        figure.colorbar(image, ax=axes, label=label, extend=_extend(panels))
+        figure.colorbar(image, ax=axes, label=panels[0].label or label, extend=_extend(panels))
     save_all(figure, paths, remark)
 
 

@@ -179,6 +179,19 @@ def _compare(
     return [Comparison(*found, corrected.get(index)) for index, found in enumerate(differences)]
 
 
+def find_undistinguished(groups: Sequence[Group], objective: Objective) -> set[int]:
+    """Where the best is, and those that do not differ significantly from it. With too few seeds for p-values the best
+    alone, and what is equal to it in the digits shown."""
+    best = find_best(groups, objective)
+    if best is None:
+        return set()
+    others = [group for group in groups if group is not best and group.is_ranked and not group.failed]
+    equal = [group for group in others if are_equal(best, group)]
+    compared = compare_best(best, [group for group in others if group not in equal])
+    close = [one.second for one in compared if one.p is not None and not one.is_significant]
+    return {index for index, group in enumerate(groups) if any(group is one for one in (best, *equal, *close))}
+
+
 def format_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.{3 if p < 0.1 else 2}f}"
 

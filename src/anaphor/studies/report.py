@@ -21,11 +21,12 @@ from anaphor.metrics.result import Metric, training_metric
 from anaphor.metrics.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
+from anaphor.studies.figures import SUFFIXES, draw_study
 from anaphor.studies.findings import describe_findings, describe_trends
-from anaphor.studies.groups import Group, Objective, describe_block_difference
-from anaphor.studies.outputs import SUFFIXES, draw_study, write_tables
+from anaphor.studies.groups import Group, Objective, describe_block_difference, find_undistinguished
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import Study
+from anaphor.studies.tables import TableCell, write_tables
 
 Axes = dict[str, list[Any]]
 MAX_CURVES = 6  # settings whose learning curves fit side by side
@@ -52,7 +53,8 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     axes = list_axes(spec, settings)
     findings = describe_findings(groups, axes, objective) + compare_losses(study, settings, groups, ranked)
     columns = further_columns(study, settings)
-    tables = {"table": write_tables(groups, axes, objective, columns, study.folder)}
+    bold = {objective.title: find_undistinguished(groups, objective)}
+    tables = {"table": write_tables(groups, axes, objective, columns, study.folder, bold)}
     figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes))
     figures += draw_learning(study, settings)
     for name in further_tables(study):
@@ -201,9 +203,9 @@ def read_losses(cell: Cell) -> dict[str, Any]:
     return found if {"losses", "lines"} <= set(found) else {}
 
 
-def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[Interval | int | None]]:
+def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[TableCell]]:
     """Other measurements, one column each: mean and interval over seeds. Numbers of parameters only if they differ."""
-    columns: dict[str, list[Interval | int | None]] = {}
+    columns: dict[str, list[TableCell]] = {}
 
     def add(name: str, rows: list[list[float | None]]) -> None:
         if any(value is not None for row in rows for value in row):
