@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from anaphor import registry
 from anaphor.cli.main import main
+from anaphor.imported_files import IMPORTED
 from anaphor.operations import KERNELS
 from anaphor.training.curves import draw_curves
 from browsing import open_browser
@@ -82,10 +83,10 @@ def _own_registry(monkeypatch):
     tables = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
     for table in (*tables, *registry.PRESETS.values(), KERNELS):
         monkeypatch.setattr(table, "_entries", dict(table._entries))
-    imported = dict(registry.IMPORTED)
+    imported = dict(IMPORTED)
     yield
-    registry.IMPORTED.clear()  # in place: other modules hold the same dictionary
-    registry.IMPORTED.update(imported)
+    IMPORTED.clear()  # in place: other modules hold the same dictionary
+    IMPORTED.update(imported)
 
 
 @pytest.fixture(autouse=True, scope="session")

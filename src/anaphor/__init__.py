@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.errors import ConfigError as ConfigError
     from anaphor.errors import DataError as DataError
     from anaphor.errors import Diverged as Diverged
+    from anaphor.imported_files import import_file as import_file
     from anaphor.inspect import recorded as recorded
     from anaphor.interchange.conversion import convert as convert
     from anaphor.interchange.conversion import export as export
@@ -23,7 +24,6 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.models import build as build
     from anaphor.models import build_seq2seq as build_seq2seq
     from anaphor.models import preset as preset
-    from anaphor.registry import import_file as import_file
     from anaphor.registry import register_callback as register_callback
     from anaphor.registry import register_dataset as register_dataset
     from anaphor.registry import register_embedder as register_embedder
@@ -63,6 +63,7 @@ _PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "mo
 _PUBLIC = {
     "anaphor.api": ("execute", "train"),
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
+    "anaphor.imported_files": ("import_file",),
     "anaphor.inspect": ("recorded",),
     "anaphor.labs.lab": ("LABS",),
     "anaphor.metrics.bleu": ("bleu", "corpus_bleu", "ngram_counts"),
@@ -90,7 +91,6 @@ _PUBLIC = {
     "anaphor.interchange.conversion": ("convert", "export"),
     "anaphor.training.load": ("Run", "load_run"),
     "anaphor.registry": (
-        "import_file",
         "register_callback",
         "register_dataset",
         "register_embedder",

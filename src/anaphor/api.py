@@ -10,9 +10,10 @@ from typing import Any
 
 from anaphor.config import check_fields, look_up, plain_value
 from anaphor.errors import ConfigError
+from anaphor.imported_files import import_file, suggest_imports
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
-from anaphor.registry import TASKS, import_file, suggest_imports
+from anaphor.registry import TASKS
 from anaphor.training.callbacks import Callback, check_callback
 from anaphor.training.load import Run, load_run
 from anaphor.training.loop import train_run

@@ -9,45 +9,24 @@ a notebook.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.machinery
-import importlib.util
 import re
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
-from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
-from anaphor.shipped_files import EXAMPLES, find_file
-from anaphor.yaml_files import read_mapping
+from anaphor.errors import ConfigError
+from anaphor.imported_files import IMPORTED, ImportedFile, names_in, registering_file
 
 PLUGINS = "anaphor.plugins"
 SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web")
 """Packages of `anaphor` that may be deleted. The `__init__` of each imports no torch and has a function `register`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_TRACED = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
-_IN_BACKWARD = "in the backward pass of"
 
 
-@dataclass(frozen=True)
-class ImportedFile:
-    """A Python file whose parts were registered by `--import`."""
-
-    path: Path
-    sha256: str
-
-
-IMPORTED: dict[Path, ImportedFile] = {}
-"""Files imported so far, by absolute path."""
-_importing: ContextVar[list[tuple[str, str]] | None] = ContextVar("importing", default=None)
 _loads_shelves: ContextVar[bool] = ContextVar("loads_shelves", default=False)
 
 
@@ -102,22 +81,15 @@ class Registry(Mapping[str, Any]):
         load_shelves()  # first, because their names are taken
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(f"{self.kind} name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
-        record = _importing.get()
-        origin = _current_file.get()
-        if name in self._builtin or (
-            name in self._entries and (record is not None and self._origin.get(name) != origin)
-        ):
+        origin = registering_file()
+        is_taken = name in self._entries and origin is not None and self._origin.get(name) != origin
+        if name in self._builtin or is_taken:
             raise ConfigError(f"{self.kind} name {name!r} is already registered: choose another name")
         self._entries[name] = value
         if _loads_shelves.get():
             self._builtin.add(name)
         if origin is not None:
             self._origin[name] = origin
-        if record is not None:
-            record.append((self.kind, name))
-
-
-_current_file: ContextVar[Path | None] = ContextVar("current_file", default=None)
 
 
 def import_object(reference: str | Callable[..., Any]) -> Any:
@@ -489,128 +461,11 @@ def changed_settings(table: Registry, task: str, settings_for: Callable[[type], 
 def files_used_by(task: str, settings: Mapping[str, Any]) -> list[ImportedFile]:
     """The imported files whose parts a run uses: its task, extras of this task, or names among the values of its
     settings."""
-    names = {task, *_names(settings)}
+    names = {task, *names_in(settings)}
     tables = (MIXERS, TASKS, DATASETS, TOKENIZERS, OPTIMIZERS, *PRESETS.values())
     paths = {table.origin(name) for table in tables for name in names}
     paths |= {EXTRAS[kind].origin(extra.name) for kind, extra in extras_of(task)}
     return [IMPORTED[path] for path in IMPORTED if path in paths]
-
-
-def _names(settings: Mapping[str, Any]) -> set[str]:
-    """The names among the values of settings, also of those in lists."""
-    values = [item for value in settings.values() for item in (value if isinstance(value, list | tuple) else (value,))]
-    return {value for value in values if isinstance(value, str)}
-
-
-@contextmanager
-def suggest_imports(config: Path | str | None) -> Iterator[None]:
-    """Where a run's spec file is given as settings of another run and names an unknown part, the error inside the block
-    names the user's files that the run was trained with."""
-    try:
-        yield
-    except UnknownName as error:
-        document: dict[str, Any] = {}
-        with suppress(ConfigError):  # where it cannot be read, the name is what is wrong first
-            document = {} if config is None else read_mapping(Path(config))
-        recorded = document.get("imports")
-        entries = [entry for entry in recorded if isinstance(entry, dict)] if isinstance(recorded, list) else []
-        imported = {path.name for path in IMPORTED}
-        missing = [path for entry in entries if (path := Path(str(entry.get("file")))).name not in imported]
-        sections = [document, *(value for value in document.values() if isinstance(value, dict))]
-        if not missing or not any(error.name in (*section, *_names(section)) for section in sections):
-            raise
-        files, flags = ", ".join(path.name for path in missing), " ".join(map(import_flag, missing))
-        raise ConfigError(
-            f"{config} names {error.name!r}, which is unknown: its run was trained with parts of {files}: pass {flags}"
-        ) from None
-
-
-def import_flag(path: Path) -> str:
-    """The flag that imports a file, as a shell reads it."""
-    return f"--import {quote(path.name if path.parent == EXAMPLES else str(path))}"
-
-
-def import_file(path: Path | str) -> ImportedFile:
-    """Execute a user's Python file that registers parts, or one of the examples that come with the program, by name.
-
-    The same file again is executed only if it was edited.
-    """
-    given, path = path, find_file(path, ".py", EXAMPLES).absolute()
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"--import {given}: {error.strerror}") from None
-    if path in IMPORTED and IMPORTED[path].sha256 == digest:
-        return IMPORTED[path]
-    with _recording(path) as registered:
-        _execute(given, path)
-    if not registered:
-        raise ConfigError(f"--import {given} registers nothing: call anaphor.register_mixer or one of its like in it")
-    IMPORTED[path] = ImportedFile(path, digest)
-    return IMPORTED[path]
-
-
-def _execute(given: Path | str, path: Path) -> None:
-    name = f"anaphor_import_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}"
-    spec = importlib.util.spec_from_file_location(
-        name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written beside a user's file
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise ConfigError(f"--import {given}: syntax error in line {error.lineno}: {error.msg}") from None
-    except AnaphorError as error:
-        raise ConfigError(f"--import {given}: {error}") from None
-    except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
-        lines = [line for file, line in _places(error) if file == str(path)]
-        place = f"line {lines[-1]}" if lines else ""
-        raise ConfigError(f"--import {given}: {describe_exception(error, place)}") from None
-    finally:
-        sys.dont_write_bytecode = before
-
-
-def describe_own_error(error: BaseException) -> str | None:
-    """What was raised inside an imported file, and where: the fault is the user's. None where it was not."""
-    noted = [note.removeprefix("in ") for note in getattr(error, "__notes__", ()) if note.startswith(_IN_BACKWARD)]
-    place = _own_place(_places(error)) or next(iter(noted), None)
-    return None if place is None else describe_exception(error, place)
-
-
-def note_backward_place(error: BaseException, trace: str) -> bool:
-    """Note on an error of a backward pass the line of an imported file that it belongs to, by the trace of the forward
-    pass. False where no imported file is in the trace."""
-    place = _own_place([(file, int(line)) for file, line in _TRACED.findall(trace)])
-    if place is not None:
-        error.add_note(f"{_IN_BACKWARD} {place}")
-    return place is not None
-
-
-def _own_place(places: list[tuple[str, int]]) -> str | None:
-    """The last place inside an imported file."""
-    own = [(file, line) for file, line in places if Path(file) in IMPORTED]
-    return f"line {own[-1][1]} of {own[-1][0]}" if own else None
-
-
-def _places(error: BaseException) -> list[tuple[str, int]]:
-    """File and line of each call that the error went through."""
-    return [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-
-
-@contextmanager
-def _recording(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """Collect what is registered inside the block."""
-    registered: list[tuple[str, str]] = []
-    token, file_token = _importing.set(registered), _current_file.set(path)
-    try:
-        yield registered
-    finally:
-        _importing.reset(token)
-        _current_file.reset(file_token)
 
 
 def has_shelf(name: str) -> bool:

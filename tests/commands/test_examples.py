@@ -9,7 +9,7 @@ import pytest
 
 import anaphor
 from anaphor.cli.main import main
-from anaphor.registry import IMPORTED
+from anaphor.imported_files import IMPORTED
 from anaphor.shipped_files import EXAMPLES, find_file
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,7 @@ import torch
 
 from anaphor import registry
 from anaphor.cli.main import main
+from anaphor.imported_files import IMPORTED
 from anaphor.mixers.contract import PROMISES, check_mixer
 from anaphor.shipped_files import EXAMPLES
 
@@ -100,7 +101,7 @@ def test_the_leaky_integrator_trains_and_its_run_needs_the_file(text, capsys, an
     assert main(["generate", "run", "--tokens", "3", *imported]) == 0
     capsys.readouterr()
     monkeypatch.delitem(registry.MIXERS._entries, "leaky")  # as in a new process
-    registry.IMPORTED.clear()
+    IMPORTED.clear()
     assert main(["generate", "run", "--tokens", "3"]) != 0
     assert "pass --import leaky_mixer.py" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from anaphor.data.corpus import build_tokenizer, encode_split
 from anaphor.data.dataset import InMemory
 from anaphor.data.tokenizer import Word, tokenizer_from_plain
 from anaphor.errors import ConfigError
-from anaphor.registry import IMPORTED
+from anaphor.imported_files import IMPORTED
 
 FILE = """
 import anaphor

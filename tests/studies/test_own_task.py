@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from anaphor.errors import ConfigError
-from anaphor.registry import IMPORTED, TASKS, ImportedFile, import_file
+from anaphor.imported_files import IMPORTED, ImportedFile, import_file
+from anaphor.registry import TASKS
 from anaphor.shipped_files import EXAMPLES
 from anaphor.studies import worker
 from anaphor.studies.cell import JOB, make_cell

@@ -276,6 +276,7 @@ def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
         "cli",
         "files",
         "shipped_files",
+        "imported_files",
         "yaml_files",
         "config",
         "user_paths",

@@ -7,7 +7,7 @@ import yaml
 
 import anaphor
 from anaphor.cli.main import main
-from anaphor.registry import IMPORTED
+from anaphor.imported_files import IMPORTED
 
 FILE = '''
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from anaphor.flags import Positional, parse
-from anaphor.registry import import_file
+from anaphor.imported_files import import_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anaphor.flags import split_argv
-from anaphor.registry import ImportedFile, import_file
+from anaphor.imported_files import ImportedFile, import_file
 
 FLAG = "--import"
 

@@ -21,7 +21,8 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.flags import before_end, split_argv
-from anaphor.registry import VERBS, Verb, describe_own_error
+from anaphor.imported_files import describe_own_error
+from anaphor.registry import VERBS, Verb
 
 Value = TypeVar("Value")
 SIZE_VARIABLE, KERNELS_VARIABLE = "ANAPHOR_MAX_FILE_BYTES", "ANAPHOR_NO_KERNELS"

@@ -18,9 +18,10 @@ from anaphor.cli.table import for_terminal
 from anaphor.config import finite, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
+from anaphor.imported_files import ImportedFile, suggest_imports
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
-from anaphor.registry import TASKS, ImportedFile, suggest_imports
+from anaphor.registry import TASKS
 from anaphor.training.options import TrainOptions, check_existing_run, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder

@@ -16,7 +16,8 @@ import torch
 
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.files import make_folder, replace_file
-from anaphor.registry import IMPORTED, TASKS, files_used_by
+from anaphor.imported_files import IMPORTED
+from anaphor.registry import TASKS, files_used_by
 from anaphor.studies.spec import Setting, StudySpec, find_support
 from anaphor.training.build import build_experiment
 from anaphor.training.device import choose_device

@@ -9,7 +9,8 @@ from typing import Any
 
 from anaphor.config import look_up, nearest
 from anaphor.errors import ConfigError
-from anaphor.registry import TASKS, import_file
+from anaphor.imported_files import import_file
+from anaphor.registry import TASKS
 from anaphor.shipped_files import EXAMPLES, files_by_name, find_file
 from anaphor.studies.axes import read_axis, read_seeds
 from anaphor.studies.spec import StudySpec, find_support

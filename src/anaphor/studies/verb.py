@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
-from anaphor.registry import import_file
+from anaphor.imported_files import import_file
 from anaphor.studies.axes import format_value, read_seeds
 from anaphor.studies.names import MAX_NAME, check_name
 from anaphor.studies.spec import TESTS, StudySpec

@@ -22,7 +22,8 @@ import torch
 from anaphor.config import finite, look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.files import delete, open_file, replace_file
-from anaphor.registry import TASKS, describe_own_error, import_file, import_object
+from anaphor.imported_files import describe_own_error, import_file
+from anaphor.registry import TASKS, import_object
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
 from anaphor.training import checkpoint
 from anaphor.training.load import load_run

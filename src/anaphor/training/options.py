@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anaphor.errors import ConfigError, print_warning
-from anaphor.registry import ImportedFile
+from anaphor.imported_files import ImportedFile
 from anaphor.typecheck import check_types
 
 MAX_THREADS = 1024

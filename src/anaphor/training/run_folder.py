@@ -22,7 +22,8 @@ from typing import Any
 from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up
 from anaphor.errors import ConfigError, DataError, Diverged, count_noun
 from anaphor.files import append_file, delete, make_folder, refuse_links, rename, replace_file
-from anaphor.registry import IMPORTED, TASKS, import_flag
+from anaphor.imported_files import IMPORTED, import_flag
+from anaphor.registry import TASKS
 from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
 from anaphor.training.task import TaskDefinition

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anaphor.config import FORMAT, group_by_section, plain_value, settings_of
+from anaphor.imported_files import ImportedFile
 from anaphor.metrics.result import find_metric
-from anaphor.registry import ImportedFile, extra_settings
+from anaphor.registry import extra_settings
 from anaphor.training.budget import choose_epochs
 from anaphor.training.build import task_of
 from anaphor.training.checks import get_fingerprint

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.cuda_graphs import CUDAGraphs
-from anaphor.registry import IMPORTED, note_backward_place
+from anaphor.imported_files import IMPORTED, note_backward_place
 from anaphor.training.checks import check_batch, get_loss
 from anaphor.training.experiment import Experiment, Loss
 from anaphor.training.optimizers import Optimizer
