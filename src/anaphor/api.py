@@ -15,6 +15,7 @@ from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS
 from anaphor.training.callbacks import Callback, check_callback
+from anaphor.training.device import check_hardware
 from anaphor.training.load import Run, load_run
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
@@ -54,7 +55,8 @@ def train(
             `no_test`, `tensorboard`, `save_minutes` and `threads`.
 
     Returns:
-        The finished run, loaded with its best weights.
+        The finished run, loaded with its best weights. Where `minutes` end before it is scored, it has no `result`, and
+        a warning says so; `resume=True` scores it.
     """
     start = time.monotonic()
     files = tuple(import_file(path) for path in imports)
@@ -70,6 +72,8 @@ def train(
             check_callback(callback)
         file = _settings_file(definition, recipe, config, out if options.resume else None)
         spec = make_spec(definition, file, settings)
+        if recipe is not None and file is not None:
+            check_hardware(recipe, file, spec.device)
         if config is not None and not options.resume:
             spec = locate_paths(spec, Path(config), settings)
         folder = unused_folder(spec.model) if out is None else Path(out)
@@ -78,7 +82,7 @@ def train(
             stack.enter_context(progress_listener(SecondBar(bar)))
             callback = bar
         result, _ = train_run(spec, folder, callback, options)
-    if result["status"] == "stopped":
+    if result["status"] == "stopped" and "valid" not in result:  # else the minutes were over before it was scored
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
     return load_run(folder, device=spec.device)
 

@@ -28,8 +28,8 @@ FORMAT = 2
 """Format number of spec files and checkpoints."""
 LISTED = 12
 """Most names that an error lists."""
-NOT_SETTINGS = ("format", "task", "environment", "imports")
-"""Keys of a run's spec file beside the sections."""
+NOT_SETTINGS = ("format", "task", "environment", "imports", "hardware")
+"""Keys of a run's spec file, or of a recipe, beside the sections."""
 MISSPELT = 0.8
 """How similar an unknown name is to a known one to be that one, misspelt (1: equal)."""
 MISSING_EXTRA = " (settings of an extra need the extra: pass --import FILE, or install it)"

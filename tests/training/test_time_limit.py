@@ -179,6 +179,18 @@ def test_minutes_that_one_validation_exceeds_end_unscored_and_resuming_scores(te
     assert result["test"]["loss"] > 0
 
 
+def test_in_python_minutes_that_end_before_the_score_give_the_run_unscored(text, tmp_path, passing, capsys):
+    _, cost = passing
+    cost["seconds"], settings = 100.0, {"out": tmp_path / "run", "progress": False}
+    run = anaphor.train("lm", **{**vars(spec_of(text, 30)), **settings})
+    assert "saved, but not scored within --minutes 0.5" in capsys.readouterr().err
+    assert run.step > 0
+    assert run.generate("a", tokens=1)
+    with pytest.raises(anaphor.DataError, match="is not finished"):
+        _ = run.result
+    assert anaphor.train("lm", resume=True, **settings).result["valid"]["loss"] > 0
+
+
 def test_a_score_is_kept_where_no_time_is_left_for_figures(text, tmp_path, passing, monkeypatch):
     def draw(self, folder, valid):
         raise TimeIsUp

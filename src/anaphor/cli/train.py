@@ -102,6 +102,10 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
             pass
     spec.reject_unused_flags(given)
     import_torch()
+    from anaphor.training.device import check_hardware
+
+    if flags.recipe is not None:
+        check_hardware(flags.recipe, recipe_file(flags.recipe, task), spec.device)
     if flags.dry_run:
         return print_plan(spec, out, flags)
 

@@ -6,13 +6,14 @@ import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import anaphor
-from anaphor.config import look_up
+from anaphor.config import look_up, read_mapping
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import use_threads
 from anaphor.operations import kernels_are_on
@@ -28,6 +29,17 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device='cuda': torch finds no GPU here; use --device auto or --device cpu")
     return torch.device(name)
+
+
+def check_hardware(recipe: str, file: Path, device: str) -> None:
+    """Raise for a recipe that is made for a GPU where there is none: its minutes would end before the model has learned
+    anything. `device="cpu"` is taken as it is."""
+    hardware = read_mapping(file).get("hardware")
+    if hardware is not None and device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"recipe {recipe!r} is made for {hardware}, and torch finds no GPU here: its time would end after a few "
+            f"steps; use --device cpu to train it anyway"
+        )
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

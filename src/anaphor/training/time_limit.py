@@ -68,7 +68,7 @@ def reserve_time(
         progress.reserve = DRAWING
         return Reserve(drawing=DRAWING), (
             f"{given} is too short to score the model: validation, scoring and figures alone take about "
-            f"{reserved:.0f} s; it is trained and saved"
+            f"{reserved:.0f} s; it will be trained and saved, but not scored"
         )
     left = max(budget.training_seconds(progress), 0.0)
     return reserve, (
