@@ -164,6 +164,18 @@ def test_a_broken_row_is_named_in_one_line(tmp_path, name, content, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["ids.tsv", "ids"])
+def test_a_column_of_ids_is_no_column_of_classes(tmp_path, name):
+    (tmp_path / "ids").mkdir()
+    write(tmp_path / "ids.tsv", [("a text", f"id{number}") for number in range(200)])
+    for split in SPLITS:
+        write(tmp_path / "ids" / f"{split}.tsv", [("a text", f"id{max(number, 99)}") for number in range(200)])
+    with pytest.raises(
+        DataError, match=r"different labels for 200 texts: the column looks like an id; .* --label-column"
+    ):
+        load_labeled(str(tmp_path / name)).rows("train")
+
+
 def test_a_text_of_100_000_words_in_csv(tmp_path):
     long = "word " * 99_999 + "end"
     write(tmp_path / "train.csv", [(long, "a"), ("short", "b")] * 10)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anaphor.data
-from anaphor.data.bpe import BPE
+from anaphor.data.bpe import BPE, MAX_WORD
 from anaphor.data.tokenizer import TOKENIZERS, Byte, Character, Word, tokenizer_from_plain
 from anaphor.data.treebank import Treebank, split_words
 from anaphor.errors import AnaphorError, ConfigError, DataError
@@ -258,6 +258,16 @@ def test_bpe_cuts_a_long_line_where_no_token_changes(bpe, monkeypatch):
     np.testing.assert_array_equal(bpe.encode(text), whole)
     unbroken = "the" * 100
     assert bpe.decode(bpe.encode(unbroken)) == unbroken
+
+
+@pytest.mark.parametrize("letters", ["ab", "12", "_-", " \t"])
+def test_bpe_is_trained_on_a_long_word_in_pieces(letters):
+    """A word of a million letters took minutes, because each merge reads all of the word."""
+    word = "".join(np.random.default_rng(0).choice([*letters], 3 * MAX_WORD))
+    pieces = [word[start : start + MAX_WORD] for start in range(0, len(word), MAX_WORD)]
+    trained = BPE.train(word, 400)
+    assert trained.to_plain() == BPE.train("\n".join(pieces), 400).to_plain()
+    assert trained.decode(trained.encode(word)) == word
 
 
 def test_bpe_training_gives_the_same_tokenizer_in_every_process():

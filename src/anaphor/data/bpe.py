@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,10 @@ _HIDDEN = [value for value in range(256) if value not in _VISIBLE]
 ALPHABET = {chr(value): value for value in _VISIBLE} | {chr(256 + n): value for n, value in enumerate(_HIDDEN)}
 # The library never merges across the single space before a word, so a cut there changes no token.
 _BEFORE_WORD = re.compile(r"(?<=\S) (?=\S)")
+MAX_WORD = 1000
+"""Characters of the longest word that training counts as one: it reads a word whole for each merge inside it."""
+_LONG_RUN = re.compile(rf"\s{{{MAX_WORD}}}")
+_LONG_WORD = re.compile(rf"[^\W\d_]{{{MAX_WORD}}}|\d{{{MAX_WORD}}}|(?:[^\w\s]|_){{{MAX_WORD}}}|\s{{{MAX_WORD}}}")
 
 
 class BPE(Tokenizer):
@@ -58,7 +63,8 @@ class BPE(Tokenizer):
             initial_alphabet=sorted(ALPHABET),
         )
         library = _library(tokenizers.models.BPE())
-        library.train_from_iterator((part for part in _parts(_check_unicode(text)) if part != "\n"), trainer)
+        parts = (part for part in _parts(_check_unicode(text)) if part != "\n")
+        library.train_from_iterator(chain.from_iterable(map(_cut_long_words, parts)), trainer)
         model = json.loads(library.to_str())["model"]
         vocabulary: dict[str, int] = model["vocab"]
         return cls(sorted(vocabulary, key=vocabulary.__getitem__), [(left, right) for left, right in model["merges"]])
@@ -144,6 +150,17 @@ def _parts(text: str) -> Iterator[str]:
             yield line[start:end]
             start = end
         yield line[start:]
+
+
+def _cut_long_words(part: str) -> Iterator[str]:
+    """A part of a text for training, its words of more than `MAX_WORD` characters in several pieces."""
+    start = 0
+    # Most texts have none: to ask for them is quicker than to look at each word.
+    if len(part) > MAX_WORD and (max(map(len, part.split()), default=0) > MAX_WORD or _LONG_RUN.search(part)):
+        for piece in _LONG_WORD.finditer(part):
+            yield part[start : piece.end()]
+            start = piece.end()
+    yield part[start:]
 
 
 def _blocks(text: str) -> Iterator[list[str]]:

@@ -45,6 +45,8 @@ DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
 PERCENT = 10
 """Share of valid, and of test, of data that come without them."""
 TABLE_ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet", ".tsv.gz", ".csv.gz", ".jsonl.gz")
+MAX_RARE = 100
+"""Most labels that may be as many as half of the texts: a few examples may have a class each."""
 LAYOUT = "a file of labeled texts, a folder with train, valid and test files, or a folder of class folders"
 
 
@@ -278,10 +280,12 @@ class LabeledTexts(Dataset):
     def _parts(self) -> dict[str, list[Example]]:
         """The examples of train, divided where parts of it are held out."""
         examples = self.sources[TRAIN].read()
+        classes = sorted({example.label for example in examples})
+        reject_ids(len(classes), len(examples), self.where(TRAIN))
         if not self.held_out or not examples:
             return {TRAIN: examples}
-        classes = sorted({example.label for example in examples})
-        labels = np.array([classes.index(example.label) for example in examples], np.int64)
+        numbers = {label: number for number, label in enumerate(classes)}
+        labels = np.array([numbers[example.label] for example in examples], np.int64)
         indices = hold_out(labels, classes, self.held_out, self.where(TRAIN), seed=self.split_seed, unit="texts")
         return {split: [examples[index] for index in part] for split, part in indices.items()}
 
@@ -309,6 +313,15 @@ class LabeledTexts(Dataset):
     def where(self, split: str, column: str | None = None) -> str:
         split = self.check_split(split)
         return str(self.sources.get(split, self.sources[TRAIN]))
+
+
+def reject_ids(labels: int, texts: int, where: str) -> None:
+    """Raise for labels of which most texts have one of their own: a table of pairs of classes would fill the memory."""
+    if labels > MAX_RARE and labels > texts / 2:
+        raise DataError(
+            f"{where} has {labels:,} different labels for {texts:,} texts: the column looks like an id; "
+            f"name that of the classes with --label-column"
+        )
 
 
 def open_files(name: str, files: Mapping[str, File]) -> LabeledTexts:
