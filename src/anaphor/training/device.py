@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 import anaphor
-from anaphor.config import look_up, read_mapping
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import use_threads
 from anaphor.operations import kernels_are_on
 from anaphor.training.options import check_threads
 from anaphor.training.spec import DEVICES
+from anaphor.yaml_files import read_mapping
 
 
 def choose_device(name: str) -> torch.device:
