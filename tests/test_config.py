@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from anaphor.cli.main import main
 from anaphor.cli.score import Options as ScoreOptions
 from anaphor.cli.train import flags_class, read_command_line
-from anaphor.config import look_up, plain_value
+from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml, parse, read_flags
 from anaphor.models import PRESETS, LanguageModelSpec, preset
+from anaphor.plain_values import plain_value
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.yaml_files import dump_yaml, parse_yaml, read_mapping

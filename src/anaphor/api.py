@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_fields, look_up, plain_value
+from anaphor.config import check_fields, look_up
 from anaphor.errors import ConfigError
 from anaphor.imported_files import import_file, suggest_imports
+from anaphor.plain_values import plain_value
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS

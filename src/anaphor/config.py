@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import difflib
 import inspect
-import math
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anaphor.errors import ConfigError, UnknownName
+from anaphor.plain_values import plain_value
 from anaphor.yaml_files import read_mapping
 
 Value = TypeVar("Value")
@@ -241,15 +241,6 @@ def settings_of(spec: Any, kind: type[Settings]) -> Settings:
     return kind(**{name: getattr(spec, name) for name in names if hasattr(spec, name)})
 
 
-def plain_value(value: Any) -> Any:
-    """A value as YAML and JSON hold it: tuples become lists, paths become strings, those of numpy become Python's."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain_value(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
 def group_by_section(kind: type, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Flat settings grouped by the sections of their spec, without sections that have none."""
     grouped = {
@@ -298,14 +289,3 @@ def read_settings(kind: type, path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} has no settings")
     check_fields(kind, flat, str(path))
     return flat
-
-
-def finite(value: Any) -> Any:
-    """The same for JSON, which has no name for numbers that are not finite: they become null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: finite(child) for key, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(child) for child in value]
-    return value

@@ -16,8 +16,8 @@ from functools import wraps
 from numbers import Integral, Real
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from anaphor.config import plain_value
 from anaphor.errors import ConfigError
+from anaphor.plain_values import plain_value
 
 P = ParamSpec("P")
 T = TypeVar("T")

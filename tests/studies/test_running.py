@@ -277,6 +277,7 @@ def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
         "files",
         "shipped_files",
         "imported_files",
+        "plain_values",
         "yaml_files",
         "config",
         "user_paths",

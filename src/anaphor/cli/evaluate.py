@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
-from anaphor.config import finite, look_up
+from anaphor.config import look_up
 from anaphor.data.dataset import SPLITS, VALID
 from anaphor.errors import ConfigError
+from anaphor.plain_values import replace_nonfinite
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 from anaphor.registry import evaluation_settings
@@ -54,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
         for line in [] if options.json else lines:
             print(line, flush=True)
     if options.json:
-        print(json.dumps(finite(rows)))
+        print(json.dumps(replace_nonfinite(rows)))
     return 0
 
 

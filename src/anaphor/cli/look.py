@@ -13,7 +13,7 @@ from typing import Any
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.cli.table import for_terminal
-from anaphor.config import finite
+from anaphor.plain_values import replace_nonfinite
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 
@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     experiment = load_experiment(options)
     with _show_progress(options.json):
         plain, lines = own.look(experiment, options.run, options.out, load, warn)
-    text = json.dumps(finite(plain), allow_nan=False) if options.json else "\n".join(lines)
+    text = json.dumps(replace_nonfinite(plain), allow_nan=False) if options.json else "\n".join(lines)
     print(for_terminal(text, sys.stdout))
     return 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.cli.table import for_terminal
-from anaphor.config import finite
+from anaphor.plain_values import replace_nonfinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ def run(argv: Sequence[str]) -> int:
     _, options = parse_task_options("predict", argv, Options, required=True)
     own: Any = options
     rows, lines = own.predict(load_experiment(options), warn)
-    text = json.dumps(finite(rows), allow_nan=False) if options.json else "\n".join(lines)
+    text = json.dumps(replace_nonfinite(rows), allow_nan=False) if options.json else "\n".join(lines)
     if options.json or lines:
         print(for_terminal(text, sys.stdout))
     return 0

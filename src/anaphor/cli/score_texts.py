@@ -12,11 +12,11 @@ from rich.text import Text
 from anaphor.cli.run_options import load_experiment, warn
 from anaphor.cli.score import Options
 from anaphor.cli.table import print_line
-from anaphor.config import finite
 from anaphor.data.text import read_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import ScoredText, score_sentences
 from anaphor.inspect.figures import token_labels
+from anaphor.plain_values import replace_nonfinite
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.metrics import LOSS, PERPLEXITY, format_text_values
 
@@ -31,7 +31,7 @@ def print_scores(options: Options) -> int:
     for line in describe_unknown(unknown, tokens, "text"):
         warn(line)
     if options.json:
-        print(json.dumps(finite([_plain(one) for one in scored])))
+        print(json.dumps(replace_nonfinite([_plain(one) for one in scored])))
     else:
         _print_scores(scored)
     return 0

@@ -15,10 +15,11 @@ from typing import Any
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
-from anaphor.config import finite, look_up
+from anaphor.config import look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
 from anaphor.imported_files import ImportedFile, suggest_imports
+from anaphor.plain_values import replace_nonfinite
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS
@@ -195,7 +196,7 @@ def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
         "device": str(experiment.device),
     }
     if options.json:
-        print(json.dumps(finite(values)))
+        print(json.dumps(replace_nonfinite(values)))
     else:
         print("\n".join(f"{key}: {value}" for key, value in values.items()))
     return 0
@@ -207,7 +208,7 @@ def warn(line: str) -> None:
 
 def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
     if options.json:
-        print(json.dumps(finite(result)))
+        print(json.dumps(replace_nonfinite(result)))
         return
     imports = [word for path in options.imports for word in ("--import", str(path))]
     resume = shlex.join(["anaphor", "train", task.name, "--resume", "--out", result["run"], *imports])

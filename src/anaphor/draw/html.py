@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anaphor.config import finite
+from anaphor.plain_values import replace_nonfinite
 
 
 def embed(markup: str, styles: Sequence[str], scripts: Sequence[str], content: Mapping[str, Any]) -> str:
@@ -22,7 +22,7 @@ def embed(markup: str, styles: Sequence[str], scripts: Sequence[str], content: M
         f"base-uri 'none'; form-action 'none'"
     )
     # Inside a script element only this character could end the element or start a comment.
-    data = json.dumps(finite(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(replace_nonfinite(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {"policy": policy, "style": style, "script": script, "data": data}
     # In one pass: inserted text may look like a placeholder.
     return re.sub(r"@(policy|style|script|data)@", lambda match: parts[match[1]], markup)

@@ -61,7 +61,7 @@ def format_table(runs: Mapping[str, anaphor.Run]) -> str:
 
 
 def demo(folder: Path, models: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Train the models, print a table and a sample of each, and give the path of the figure."""
+    """Train the models, print a table and a sample of each. Returns the path of the figure."""
     start = time.perf_counter()
     runs = {name: train(name, settings, folder / name) for name, settings in models.items()}
     print(format_table(runs))

@@ -184,7 +184,7 @@ def read_json(file: Path) -> dict[str, Any]:
 def write_folder(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], files: Mapping[str, str]
 ) -> list[Path]:
-    """Write such a folder and give the paths of its files; `files` are texts by name."""
+    """Write such a folder; `files` are texts by name. Returns the paths of its files."""
     create_folder(folder)
     written = [folder / TENSORS, folder / CONFIG]
     with writing_to(folder):

@@ -147,8 +147,12 @@ def _normalization(source: PretrainedFolder, channels: int) -> tuple[tuple[float
 
 
 def write_pretrained(pretrained: Pretrained, folder: Path | str) -> list[Path]:
-    """Write a model for `transformers`, where one of its classes computes exactly the same, and give the paths of the
-    files. Raises with the reason where none does."""
+    """Write a model for `transformers`, where one of its classes computes exactly the same. Raises with the reason
+    where none does.
+
+    Returns:
+        The paths of the files.
+    """
     model = pretrained.model
     reasons = {name: kind.misfit(model) for name, kind in KINDS.items()}
     name = next((name for name, reason in reasons.items() if not reason), None)

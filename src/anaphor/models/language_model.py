@@ -215,7 +215,7 @@ class Summary:
     tokens: int
     state_grows: bool
     """Whether the state grows with every token, without bound."""
-    limit: int | None
+    max_positions: int | None
     """Maximum number of positions; None means unbounded."""
 
 
@@ -230,5 +230,5 @@ def summarize(spec: LanguageModelSpec, tokens: int = 1024) -> Summary:
         state_bytes=model.state_bytes(tokens),
         tokens=tokens,
         state_grows=model.state_grows,
-        limit=model.max_positions,
+        max_positions=model.max_positions,
     )

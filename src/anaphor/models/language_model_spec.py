@@ -67,12 +67,12 @@ class LanguageModelSpec(TokenModelSpec):
 
     def make_extra(self, kind: Registry) -> tuple[str, Any] | None:
         """The part of this kind that `extras` ask for, and its name; None where they ask for none."""
-        made = []
+        parts = []
         for name in kind:
             for settings in self.extras:
                 if type(settings) is kind[name].settings:
-                    made.append((name, import_object(kind[name].make)(settings, self)))
-        wanted = [(name, part) for name, part in made if part is not None]
+                    parts.append((name, import_object(kind[name].make)(settings, self)))
+        wanted = [(name, part) for name, part in parts if part is not None]
         if len(wanted) > 1:
             names = " and ".join(repr(name) for name, _ in wanted)
             raise ConfigError(f"a model has one {kind.kind} of an extra, but the settings ask for {names}: use one")

@@ -13,12 +13,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from anaphor.config import finite
 from anaphor.draw import learning_curves
 from anaphor.errors import DataError
 from anaphor.files import make_folder, replace_file
 from anaphor.metrics.result import Metric, training_metric
 from anaphor.metrics.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
+from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
 from anaphor.studies.figures import SUFFIXES, draw_study
@@ -60,7 +60,7 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     for name in further_tables(study):
         tables[f"table_by_{name}"], sentences, paths = report_table(study, settings, axes, name)
         findings, figures = findings + sentences, figures + paths
-    result = finite(
+    result = replace_nonfinite(
         {
             "study": str(study.folder),
             "cells": [plain_cell(study, cell, untested.get(cell.key, "")) for cell in study.cells],

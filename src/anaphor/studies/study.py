@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import yaml
 
-from anaphor.config import finite
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.files import append_file, delete, refuse_links, replace_file, write_file
+from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
@@ -214,7 +214,7 @@ class Study:
         line: dict[str, Any] = {"time": now(), "event": event}
         if cell is not None:
             line |= {"cell": cell.key, "parameters": dict(cell.setting.parameters), "seed": cell.seed}
-        line = finite({**line, **details})
+        line = replace_nonfinite({**line, **details})
         append_file(self.folder / LOG, json.dumps(line, ensure_ascii=False).encode() + b"\n")
         if cell is not None and event in FINAL:
             self._logged.add(cell.key)
@@ -224,10 +224,10 @@ class Study:
         path = self.folder / FROZEN
         cells = {cell.key: self.value(cell) for cell in self.cells}
         parameters = None if chosen is None else dict(chosen.parameters)
-        choice: dict[str, Any] = finite({"metric": self.spec.metric, "chosen": parameters, "cells": cells})
+        choice: dict[str, Any] = replace_nonfinite({"metric": self.spec.metric, "chosen": parameters, "cells": cells})
         if path.is_file():
             before = read_frozen_selection(self.folder)
-            if finite({key: before.get(key) for key in choice}) == choice:
+            if replace_nonfinite({key: before.get(key) for key in choice}) == choice:
                 return
             if not force:
                 raise changed_error(self.folder)

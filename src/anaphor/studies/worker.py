@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
-from anaphor.config import finite, look_up
+from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError
 from anaphor.files import delete, open_file, replace_file
 from anaphor.imported_files import describe_own_error, import_file
+from anaphor.plain_values import replace_nonfinite
 from anaphor.registry import TASKS, import_object
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
 from anaphor.training import checkpoint
@@ -126,7 +127,7 @@ def measure(experiment: Any, folder: Path, split: str, job: dict[str, Any]) -> d
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    replace_file(path, json.dumps(finite(found), ensure_ascii=False).encode() + b"\n")
+    replace_file(path, json.dumps(replace_nonfinite(found), ensure_ascii=False).encode() + b"\n")
 
 
 def wait_for_lock(run_folder: RunFolder) -> None:

@@ -160,7 +160,7 @@ class Checkpoint:
 
 
 def write(folder: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> Path:
-    """Save a checkpoint and give its folder; one of the same step is replaced. On failure nothing is left behind."""
+    """Save a checkpoint; one of the same step is replaced. On failure nothing is left behind. Returns its folder."""
     assert all(_PART.fullmatch(name) for name in parts), f"these cannot be file names: {list(parts)}"
     final, draft = folder / f"step-{step}", folder / f"step-{step}.tmp"
     needed = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values())

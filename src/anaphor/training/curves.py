@@ -14,7 +14,7 @@ from anaphor.training.task import TaskDefinition
 
 
 def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
-    """Write the figures of a run and give their paths; empty where nothing was ever validated. `curves` has the task's
+    """Write the figures of a run. Returns their paths; empty where nothing was ever validated. `curves` has the task's
     first metric; each further metric that is not derived from another has a figure of its own."""
     if not (lines := [line for line in folder.read_metrics() if isinstance(line.get("valid"), Mapping)]):
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from anaphor.config import plain_value
+from anaphor.plain_values import plain_value
 from anaphor.registry import extra_settings
 
 

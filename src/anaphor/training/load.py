@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anaphor.config import check_at_least, plain_value
+from anaphor.config import check_at_least
 from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, NotInstalled, print_warning
 from anaphor.flags import from_yaml
+from anaphor.plain_values import plain_value
 from anaphor.registry import SERVICES
 from anaphor.training import checkpoint
 from anaphor.training.averaging import copy_average
@@ -120,7 +121,7 @@ class Run:
         return predict(*inputs, **options)
 
     def plot(self) -> list[Path]:
-        """Draw the curves of the run into its folder and give their paths."""
+        """Draw the curves of the run into its folder. Returns their paths."""
         return draw_curves(RunFolder(self.folder), self.task)
 
     @checks_arguments

@@ -19,10 +19,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from anaphor.config import NOT_SETTINGS, check_format, finite, flatten_sections, look_up
+from anaphor.config import NOT_SETTINGS, check_format, flatten_sections, look_up
 from anaphor.errors import ConfigError, DataError, Diverged, count_noun
 from anaphor.files import append_file, delete, make_folder, refuse_links, rename, replace_file
 from anaphor.imported_files import IMPORTED, import_flag
+from anaphor.plain_values import replace_nonfinite
 from anaphor.registry import TASKS
 from anaphor.training.lock import hold_lock
 from anaphor.training.options import MAX_THREADS
@@ -308,7 +309,9 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`. Values that are not finite become null."""
         with _explain_write_errors(self.result):
-            replace_file(self.result, json.dumps(finite(result), indent=2, ensure_ascii=False).encode() + b"\n")
+            replace_file(
+                self.result, json.dumps(replace_nonfinite(result), indent=2, ensure_ascii=False).encode() + b"\n"
+            )
 
     @contextmanager
     def record_divergence(self) -> Iterator[None]:
@@ -354,7 +357,7 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(finite(values), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(replace_nonfinite(values), ensure_ascii=False).encode() + b"\n"
 
 
 def recorded_path(environment: Any, key: str) -> str | None:

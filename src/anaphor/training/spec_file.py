@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anaphor.config import FORMAT, group_by_section, plain_value, settings_of
+from anaphor.config import FORMAT, group_by_section, settings_of
 from anaphor.imported_files import ImportedFile
 from anaphor.metrics.result import find_metric
+from anaphor.plain_values import plain_value
 from anaphor.registry import extra_settings
 from anaphor.training.budget import choose_epochs
 from anaphor.training.build import task_of

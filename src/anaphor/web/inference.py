@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anaphor.config import finite, look_up
+from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.inspect.parts import LookParts
 from anaphor.inspect.split_losses import SplitLosses
+from anaphor.plain_values import replace_nonfinite
 from anaphor.progress_listener import progress_part
 from anaphor.registry import import_object
 from anaphor.training import checkpoint
@@ -173,7 +174,7 @@ def compare_runs(
     _refuse_incomparable(runs, split)
     losses = {name: _hook(run, "passages")(run.experiment, split) for name, run in runs.items()}
     found = compare_losses(losses, lambda name: runs[name].experiment, length=length, count=count)
-    plain: dict[str, Any] = finite(found)
+    plain: dict[str, Any] = replace_nonfinite(found)
     return plain
 
 
@@ -234,7 +235,7 @@ def answer(request: Mapping[str, Any], cache: Cache) -> dict[str, Any]:
         name: value for name, value in request.items() if name not in ("verb", "run", "runs") and value is not None
     }
     options = {name: look_up(parameters, name, "option").check(name, value) for name, value in given.items()}
-    plain: dict[str, Any] = finite(ANSWERS[verb](request, options, cache))
+    plain: dict[str, Any] = replace_nonfinite(ANSWERS[verb](request, options, cache))
     return plain
 
 

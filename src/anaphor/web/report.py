@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from anaphor.config import finite
 from anaphor.draw.html import embed
 from anaphor.errors import AnaphorError, ConfigError
+from anaphor.plain_values import replace_nonfinite
 from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.user_paths import user_path
 from anaphor.web.catalog import Catalog
@@ -63,7 +63,7 @@ class Answers:
 
     def add(self, key: str, answer: Any, share: float = 1.0) -> bool:
         """Whether it fits into a share of the whole."""
-        size = len(json.dumps(finite(answer), separators=(",", ":"))) + len(key) + 4
+        size = len(json.dumps(replace_nonfinite(answer), separators=(",", ":"))) + len(key) + 4
         if self.size + size > share * self.limit:
             return False
         self.size += size

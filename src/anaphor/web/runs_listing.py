@@ -75,7 +75,7 @@ def watch_terminal(scan: Callable[[], Listing], options: Options) -> None:
 
 
 def print_listing(listing: Listing, options: Options) -> list[Row]:
-    """Print what is asked for, and give the entries that were."""
+    """Print what is asked for. Returns the entries that were printed."""
     entries = select(listing, options)
     if options.json:
         keys = (*FACTS, *KEYS, *(["reached"] if options.reach else []))

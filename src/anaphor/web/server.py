@@ -25,8 +25,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from anaphor.config import finite
 from anaphor.errors import AnaphorError
+from anaphor.plain_values import replace_nonfinite
 from anaphor.web.catalog import Catalog, Listing
 from anaphor.web.guard import Access, Guard, error_response
 from anaphor.web.history import read_curves, read_samples
@@ -258,7 +258,7 @@ def encode(value: Any) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:  # a number that JSON has no name for; to look at all takes half as long as to write them
-        text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
 
 

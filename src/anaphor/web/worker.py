@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
-from anaphor.config import finite
 from anaphor.errors import AnaphorError, ConfigError, TooLarge
+from anaphor.plain_values import replace_nonfinite
 from anaphor.training.run_folder import RunFolder
 
 NICENESS = 10
@@ -72,7 +72,7 @@ class Channel:
         return job == self._cancelled
 
     def send(self, kind: str, value: Any) -> None:
-        body = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+        body = json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
             "utf-8", "replace"
         )
         self._sink.write(json.dumps({"kind": kind, "length": len(body)}).encode() + b"\n" + body)

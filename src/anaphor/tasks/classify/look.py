@@ -71,7 +71,7 @@ def predict_or_none(experiment: ClassifyExperiment, text: str) -> dict[str, Any]
 
 
 def write(look: ClassLook, run: str, out: Path) -> list[Path]:
-    """Write the page and the figures, and give their paths."""
+    """Write the page and the figures. Returns their paths."""
     page, _ = build_page({run: look})
     with writing_to(out):
         replace_file(out / "attention.html", page.encode())

@@ -17,11 +17,13 @@ def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
         **format_size(summary.width, summary.parameters),
         "state": _format_bytes(summary.state_bytes),
         "grows": "yes" if summary.state_grows else "no",
-        "limit": "none" if summary.limit is None else f"{summary.limit:,}",
+        "limit": "none" if summary.max_positions is None else f"{summary.max_positions:,}",
     }
     remark = f"state: of one row after {count_noun(tokens, 'token')}; limit: number of learned positions"
     text = {"model": name, "layers": join_layers(summary.layers)}
-    return ModelRow({"name": name, **dataclasses.asdict(summary)}, text, numbers, remark)
+    plain = dataclasses.asdict(summary)
+    plain["limit"] = plain.pop("max_positions")  # the key that scripts read
+    return ModelRow({"name": name, **plain}, text, numbers, remark)
 
 
 def _format_bytes(count: float) -> str:
