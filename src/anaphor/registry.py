@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, describe_exception, print_warning
 from anaphor.imported_files import IMPORTED, ImportedFile, names_in, registering_file
 
 PLUGINS = "anaphor.plugins"
@@ -27,7 +27,16 @@ SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
+@dataclass
+class _Plugin:
+    """An installed package that registers parts, while it is imported."""
+
+    name: str
+    added: list[tuple[Registry, str]]
+
+
 _loads_shelves: ContextVar[bool] = ContextVar("loads_shelves", default=False)
+_current_plugin: ContextVar[_Plugin | None] = ContextVar("current_plugin", default=None)
 
 
 class Registry(Mapping[str, Any]):
@@ -41,6 +50,7 @@ class Registry(Mapping[str, Any]):
         self._entries: dict[str, Any] = dict(builtin or {})
         self._builtin = set(self._entries)
         self._origin: dict[str, Path] = {}
+        self._plugins: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries:
@@ -76,20 +86,51 @@ class Registry(Mapping[str, Any]):
         """The file that registered a part; None for the others."""
         return self._origin.get(name)
 
-    def add(self, name: str, value: Any) -> None:
-        """Register a part. A taken name is refused, unless the same file registers it again."""
+    def add(self, name: str, value: Any) -> bool:
+        """Register a part. A taken name is refused, unless the same file registers it again. A part of a file or a call
+        takes the place of an installed plug-in's.
+
+        Returns:
+            Whether it was added: not the part of a plug-in whose name a call has taken before.
+        """
         load_shelves()  # first, because their names are taken
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(f"{self.kind} name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
-        origin = registering_file()
-        is_taken = name in self._entries and origin is not None and self._origin.get(name) != origin
-        if name in self._builtin or is_taken:
-            raise ConfigError(f"{self.kind} name {name!r} is already registered: choose another name")
+        origin, plugin = registering_file(), _current_plugin.get()
+        if origin is not None:
+            load_plugins()  # so that it is known what the file takes the place of
+        self._check_free(name, origin, plugin)
+        owner = self._plugins.pop(name, None)
+        if plugin is not None:
+            if name in self._entries and owner is None:
+                return False
+            plugin.added.append((self, name))
+            self._plugins[name] = plugin.name
+        elif owner is not None and origin is not None:
+            print_warning(f"{self.kind} {name!r} of {origin} takes the place of that of the plug-in {owner}")
         self._entries[name] = value
         if _loads_shelves.get():
             self._builtin.add(name)
         if origin is not None:
             self._origin[name] = origin
+        return True
+
+    def _check_free(self, name: str, origin: Path | None, plugin: _Plugin | None) -> None:
+        """Raise for a name of ours, of another file, or for a plug-in of another plug-in."""
+        owner = self._plugins.get(name)
+        is_own = name in self._entries and owner is None  # by a file or a call
+        if plugin is not None:
+            is_taken = owner not in (None, plugin.name)
+        else:
+            is_taken = is_own and origin is not None and self._origin.get(name) != origin
+        if name in self._builtin or is_taken:
+            by = "" if owner is None else f" by the plug-in {owner}"
+            raise ConfigError(f"{self.kind} name {name!r} is already registered{by}: choose another name")
+
+    def remove(self, name: str) -> None:
+        """Forget a part that was added."""
+        self._entries.pop(name, None)
+        self._plugins.pop(name, None)
 
 
 def import_object(reference: str | Callable[..., Any]) -> Any:
@@ -221,7 +262,8 @@ def register_mixer(name: str, spec: Any) -> None:
 
     A language model of two such layers has the same name, unless a preset has it: `--model NAME`, `anaphor models`.
     """
-    MIXERS.add(name, spec)
+    if not MIXERS.add(name, spec):
+        return
     models = PRESETS["lm"]
     if name not in models or models.origin(name) == MIXERS.origin(name) is not None:
         models.add(name, {"mixers": (name,), "layers": 2})
@@ -242,8 +284,8 @@ def register_tokenizer(name: str, tokenizer: Any) -> None:
 
     The class gets the name as its `kind`, by which a checkpoint that holds its description names it.
     """
-    TOKENIZERS.add(name, tokenizer)
-    tokenizer.kind = name
+    if TOKENIZERS.add(name, tokenizer):
+        tokenizer.kind = name
 
 
 def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
@@ -491,21 +533,32 @@ def _register_shelves() -> None:
     Context().run(register_all)
 
 
-@cache
-def load_plugins() -> dict[str, str]:
-    """Import the shelves and the installed packages that add parts.
+def load_plugins() -> None:
+    """Import the shelves and the installed packages that add parts. One that fails is named, and its parts are left
+    out."""
+    if _current_plugin.get() is None:  # it may ask for a name while it is imported
+        _import_plugins()
 
-    Returns:
-        The errors of installed packages that failed, by name.
-    """
+
+@cache
+def _import_plugins() -> None:
     from importlib.metadata import entry_points  # takes 20 ms, which a verb of ours need not spend
 
     load_shelves()
-
-    failures: dict[str, str] = {}
-    for entry in entry_points(group=PLUGINS):
+    for entry in sorted(entry_points(group=PLUGINS), key=lambda entry: (entry.name, entry.value)):
+        package = "" if entry.dist is None or entry.dist.name == entry.name else f" of the package {entry.dist.name}"
+        plugin = _Plugin(f"{entry.name!r}{package}", [])
         try:
-            Context().run(entry.load)  # what it registers belongs to no file that is being imported
-        except Exception as error:  # noqa: BLE001 (one broken package must not take the others along)
-            failures[entry.name] = f"{type(error).__name__}: {error}"
-    return failures
+            # In a context of its own: what it registers belongs to no file that is being imported.
+            Context().run(_import_plugin, plugin, entry.load)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 (one broken package, which may exit, must not end the others)
+            for table, name in plugin.added:
+                table.remove(name)
+            print_warning(f"the plug-in {plugin.name} is left out: {describe_exception(error, '')}")
+
+
+def _import_plugin(plugin: _Plugin, load: Callable[[], Any]) -> None:
+    _current_plugin.set(plugin)
+    load()

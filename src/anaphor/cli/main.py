@@ -206,7 +206,7 @@ def dispatch(argv: list[str]) -> int:
     rest = [*options, *imports, *argv[1 + len(options) :]]
     if name.startswith("-"):
         raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
-    if name not in VERBS:
+    if name not in VERBS or VERBS.is_registered(name):  # it may be a verb of the files, or become one
         import_given(rest)
     verb: Verb = look_up(VERBS, name, "verb")
     if VERBS.origin(name) is not None:  # its function need not know the flag
