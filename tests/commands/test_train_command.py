@@ -1,17 +1,15 @@
 """`train`, `evaluate` and `generate`: refusals, messages, and the files of a run."""
 
-import gc
 import json
 import math
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from anaphor.cli.main import main
-from anaphor.cli.train import import_torch, read_command_line
+from anaphor.cli.train import read_command_line
 from anaphor.errors import ConfigError
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import RunFolder
@@ -350,17 +348,3 @@ def test_a_folder_of_a_study_is_refused(tmp_path, error_of):
     (tmp_path / "many" / "study.yaml").write_text("base: {}\n")
     assert "many holds a study" in error_of(["train", "lm", "--data", "text.txt", "--overwrite", "--out", "many"])
     assert [path.name for path in (tmp_path / "many").iterdir()] == ["study.yaml"]
-
-
-def test_torch_is_imported_without_the_garbage_collector_and_kept_out_of_it(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("import gc\nIS_COLLECTING = gc.isenabled()\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torch")
-    frozen = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(sys.modules["torch"]))
-    import_torch()
-    (stand_in,) = frozen
-    assert not stand_in.IS_COLLECTING
-    assert gc.isenabled()
-    import_torch()
-    assert len(frozen) == 1, "not again, for the objects of a caller"

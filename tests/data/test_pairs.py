@@ -2,7 +2,6 @@
 
 import gzip
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,19 +242,23 @@ def test_the_digest_knows_content_and_direction_but_not_compression(tmp_path):
     assert open_pairs(str(tmp_path), source="en").digest("train") != first
 
 
-def test_nothing_but_the_split_that_is_asked_for_is_opened(tmp_path, monkeypatch):
+def test_nothing_but_the_split_that_is_asked_for_is_opened(tmp_path):
+    """With a system-level witness: the other files cannot even be read."""
     pairs = little(tmp_path, val_en="a\n", val_de="A\n", test_en="b\n", test_de="B\n")
-    opened = set()
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.add(path.name), read(path))[1])
+    others = [tmp_path / f"{split}.{language}" for split in ("val", "test") for language in ("en", "de")]
+    contents = [path.read_text() for path in others]
+    for path in others:
+        path.unlink()
+        path.mkdir()
     tokenizers = joint_tokenizers(pairs, "word"), separate_tokenizers(pairs, "bpe", 300)
-    assert opened == {"train.en", "train.de"}, "tokenizers see train only"
-    for made in tokenizers:
-        encode_pair_split(pairs, "valid", made)
-    pairs.digest("valid")
-    assert opened == {"train.en", "train.de", "val.en", "val.de"}
-    assert count_row_overlap(pairs, pairs.rows("train").values).total == 1
-    assert {"test.en", "test.de"} < opened
+    for path, content in zip(others[:2], contents, strict=False):
+        path.rmdir()
+        path.write_text(content)
+    for both in tokenizers:
+        assert encode_pair_split(pairs, "valid", both)
+    assert pairs.digest("valid")
+    with pytest.raises(DataError, match="test"):
+        count_row_overlap(pairs, pairs.rows("train").values)
 
 
 def test_pairs_of_test_that_stand_in_train_are_counted(tmp_path):

@@ -84,17 +84,6 @@ def test_an_unknown_name_gets_the_nearest_guess():
         open_dataset("wikitxt-2")
 
 
-def test_a_split_is_not_opened_before_it_is_asked_for(tmp_path, monkeypatch):
-    source = folder(tmp_path, train="a\n", valid="b\n", test="c\n")
-    opened = []
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path.name), read(path))[1])
-    source.read("train"), source.digest("valid"), source.text("valid")
-    assert set(opened) == {"train.txt", "valid.txt"}
-    source.text("test")
-    assert "test.txt" in opened
-
-
 def test_nothing_opens_test_on_the_way_to_train_and_valid(tmp_path):
     """With a system-level witness: the file cannot even be read."""
     from anaphor.data.corpus import build_tokenizer, encode_split

@@ -77,24 +77,16 @@ def trained(tmp_path_factory):
     return out, result
 
 
-def test_the_confusion_matrix_is_of_the_final_scores_without_another_pass(tmp_path, monkeypatch):
-    passes, drawn, logits = [], [], ClassifyExperiment.logits
-
-    def counted(self, batches):
-        passes.append(sum(batch.count for batch in batches))
-        return logits(self, batches)
-
-    def keep(counts, classes, stem):
-        drawn.append(counts.tolist())
-        return []
-
-    monkeypatch.setattr(ClassifyExperiment, "logits", counted)
+def test_the_confusion_matrix_is_drawn_from_the_scores_without_the_model(tmp_path, monkeypatch):
+    drawn = []
     monkeypatch.setattr(ClassifyExperiment, "draw", DRAW)
-    monkeypatch.setattr("anaphor.tasks.classify.experiment.draw_confusion", keep)
+    monkeypatch.setattr("anaphor.tasks.classify.experiment.draw_confusion", lambda *given: drawn.append(given[0]) or [])
     monkeypatch.setattr("anaphor.tasks.classify.experiment.draw_learning", lambda *given: [])
-    result, _ = execute(ClassifyRunSpec(**SMALL, steps=4, eval_every=2), tmp_path / "run", test=False)
-    assert passes == [30, 4, 30, 4, 30]  # twice validation with its samples, and the best weights
-    assert drawn == [result["valid"]["confusion"]["counts"]]
+    experiment = build_experiment(ClassifyRunSpec(**SMALL, steps=1))
+    valid = experiment.score("valid")
+    experiment.model = None
+    experiment.draw(tmp_path, valid)
+    assert [counts.tolist() for counts in drawn] == [valid.to_plain()["confusion"]["counts"]]
 
 
 def test_a_ruined_model_has_diverged_however_finite_its_loss_is(tmp_path):

@@ -19,8 +19,8 @@ SIMILARITIES_PER_CHUNK = 8_000_000
 @dataclass(frozen=True)
 class Cache:
     """The continuous cache of Grave et al. (2016). It keeps the hidden states of past tokens, each with the token that
-    followed. A new feature weights them by exp(flatness · similarity), and a part of the probability goes to the tokens
-    that followed. Nothing is trained, and the model does not change."""
+    followed. A new hidden state weights them by exp(flatness · similarity), and a part of the probability goes to the
+    tokens that followed. Nothing is trained, and the model does not change."""
 
     window: int
     """Number of past tokens of a row that are kept."""
