@@ -220,6 +220,8 @@ DATASETS = Registry(
         "sst2": "anaphor.data.datasets:SST2",
     },
 )
+WEIGHTS = Registry("weights")
+"""Pretrained weights that others have published, and how to get them; `anaphor data` lists them."""
 TOKENIZERS = Registry(
     "tokenizer",
     {

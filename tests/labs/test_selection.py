@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -295,3 +296,19 @@ def test_the_lab_reports_its_numbers():
     np.testing.assert_allclose(queries["keys 0 and 1"]["weights"], [0.5, 0.5, 0, 0], rtol=0, atol=1e-6)
     np.testing.assert_allclose(queries["all"]["weights"], np.full(4, 0.25))
     assert report["numbers"]["the third, by a new key of length 1"][2] >= 0.99
+
+
+def test_the_lab_says_why_there_is_no_new_third_key():
+    """Keys three times as long: no key of length 1 scores what the first two score."""
+    outcome = run(SelectionSpec(keys=tuple(3 * number for number in SelectionSpec().keys)))
+    assert outcome.numbers["average of three, by a new key"] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0], abs=1e-6)
+    told = outcome.numbers["the third, by a new key of length 1"]
+    assert re.fullmatch(
+        r"none, because key 2 scores 6\.\d+ at best with this query: the wanted keys get .* weight", told
+    )
+
+
+def test_the_lab_says_why_no_new_key_can_be_asked_for():
+    outcome = run(SelectionSpec(keys=(1.0, 0.0, 0.0, 1.0, 1.0, 0.0), width=2))
+    for name in ("average of three, by a new key", "the third, by a new key of length 1"):
+        assert outcome.numbers[name] == "none, because no query averages keys 0 and 1"

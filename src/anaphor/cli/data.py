@@ -1,4 +1,4 @@
-"""`anaphor data`: named data sets, where they are on disk, what would be downloaded."""
+"""`anaphor data`: named data sets and pretrained weights, where they are on disk, how to download them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,54 @@ from anaphor.cli.table import print_table
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
-from anaphor.registry import DATASETS, TASKS
+from anaphor.registry import DATASETS, TASKS, WEIGHTS
 
 if TYPE_CHECKING:
     from anaphor.data.datasets import NamedDataset
 
 ACTIONS = {
-    "list": "all data sets, and whether they are on disk",
-    "get": "download the missing files of one",
-    "where": "files of one, on disk and upstream",
+    "list": "all data sets, whether they are on disk, and pretrained weights",
+    "get": "download the missing files of a data set",
+    "where": "files of a data set, on disk and upstream; for weights the commands that download them",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Named data sets: `list` shows them all, `where NAME` their files, `get NAME` downloads what is missing."""
+    """Data sets and pretrained weights by name: `list` shows them all, `where NAME` the files of a data set or how to
+    get weights, `get NAME` downloads the missing files of a data set."""
 
     action: Annotated[str, Positional("[ACTION]")] = "list"
     """list, get or where."""
     name: Annotated[str | None, Positional("[NAME]")] = None
-    """A data set, for get and where."""
+    """A data set, for get and where; pretrained weights, for where."""
     json: bool = False
-    """Print one JSON value instead of a table."""
+    """Print one JSON value instead of a table; `list` has the data sets only."""
 
     def __post_init__(self) -> None:
-        if self.action not in ACTIONS and self.action in DATASETS:
-            raise ConfigError(
-                f"unknown action {self.action!r} (known: {', '.join(sorted(ACTIONS))}); "
-                f"`data where {self.action}` describes that data set"
-            )
+        for table in (DATASETS, WEIGHTS):
+            if self.action not in ACTIONS and self.action in table:
+                raise ConfigError(
+                    f"unknown action {self.action!r} (known: {', '.join(sorted(ACTIONS))}); "
+                    f"`data where {self.action}` describes {'that data set' if table is DATASETS else 'these weights'}"
+                )
         look_up(ACTIONS, self.action, "action")
         if self.action == "list" and self.name is not None:
             raise ConfigError(f"`data list` takes no name, but {self.name!r} was given; `data where {self.name}`?")
         if self.action != "list" and self.name is None:
             raise ConfigError(f"`data {self.action}` needs the name of a data set; `data list` shows them")
+        if self.action == "get" and self.name in WEIGHTS and self.name not in DATASETS:
+            raise ConfigError(
+                f"{self.name} is weights, which other programs download: "
+                f"`anaphor data where {self.name}` shows the commands"
+            )
 
 
 def run(argv: Sequence[str]) -> int:
     options = parse(Options, argv, program="anaphor data")
+    if options.name in WEIGHTS and options.name not in DATASETS:
+        show_weights(options.name, options.json)
+        return 0
 
     from anaphor.data.datasets import find_dataset
 
@@ -58,6 +68,7 @@ def run(argv: Sequence[str]) -> int:
             print(json.dumps(rows))
         else:
             print_all(rows)
+            print_weights()
         return 0
     dataset = find_dataset(options.name)
     if options.action == "get":
@@ -132,3 +143,35 @@ def print_one(row: dict[str, Any]) -> None:
         origin = f" from {file['url']}" if file["url"] else ", another form of what is upstream"
         print(f"  {file['bytes']:,} bytes{origin}")
         print(f"  SHA-256 {file['sha256']}")
+
+
+def print_weights() -> None:
+    """All pretrained weights, where there are any."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not WEIGHTS:
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("weights", "task", "download", "about"):
+        table.add_column(heading, no_wrap=heading != "about")
+    for name in WEIGHTS:
+        one = WEIGHTS[name]
+        table.add_row(name, one.task, f"{one.megabytes} MB", one.about)
+    print()
+    print_table(Console(), table)
+    print("\n`anaphor data get NAME` downloads a data set; `anaphor data where NAME` shows how to get weights")
+
+
+def show_weights(name: str, as_json: bool) -> None:
+    one = WEIGHTS[name]
+    ways = one.commands(name)
+    if as_json:
+        row = {"name": name, "task": one.task, "about": one.about, "licence": one.license, "hub": one.hub}
+        print(json.dumps({**row, "commands": [command for commands in ways.values() for command in commands]}))
+        return
+    print(f"{name}: {one.about}; license: {one.license}; {one.megabytes} MB")
+    for origin, commands in ways.items():
+        print(f"{origin}:")
+        for command in commands:
+            print(f"  {command}")

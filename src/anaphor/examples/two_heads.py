@@ -41,8 +41,8 @@ def layer(  # noqa: PLR0913 (each is a node of the graph)
     V2: Any = (0, 1),
     W: Any = ((1, 0), (0, 1)),
 ) -> tuple[Tensor, Tensor]:
-    h11, h12 = head(x1, x2, Q1, K1, V1)
-    h21, h22 = head(x1, x2, Q2, K2, V2)
-    z1 = W @ torch.stack([h11, h21])
-    z2 = W @ torch.stack([h12, h22])
+    h1_1, h2_1 = head(x1, x2, Q1, K1, V1)
+    h1_2, h2_2 = head(x1, x2, Q2, K2, V2)
+    z1 = W @ torch.stack([h1_1, h1_2])
+    z2 = W @ torch.stack([h2_1, h2_2])
     return z1, z2

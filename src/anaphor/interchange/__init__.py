@@ -6,7 +6,7 @@ configuration becomes a spec of ours, and which of its tensors are which of our 
 
 from typing import TYPE_CHECKING, Any
 
-from anaphor.registry import SERVICES, register_verb
+from anaphor.registry import SERVICES, WEIGHTS, register_verb
 
 if TYPE_CHECKING:
     from anaphor.interchange.pretrained import read_pretrained, write_pretrained
@@ -16,8 +16,10 @@ __all__ = ["Pretrained", "read_pretrained", "write_pretrained"]
 
 
 def register() -> None:
-    """Add the verbs, and what reads initial weights: the registry calls it when names are first needed."""
+    """Add the verbs, published weights and the reader of weights: the registry calls it when names are first needed."""
     SERVICES.add("read-pretrained", "anaphor.interchange.pretrained:read_pretrained")
+    for name in ("minilm", "mpnet", "roberta", "gpt2"):
+        WEIGHTS.add(name, f"anaphor.interchange.published:{name.upper()}")
     register_verb("convert", "read weights of transformers into a run", "anaphor.interchange.convert_verb:run")
     register_verb("export", "write a run as a folder of transformers", "anaphor.interchange.export_verb:run")
 

@@ -100,7 +100,7 @@ def run(spec: KroneckerSpec) -> Outcome:
     numbers = {
         "entries of M": (n * d) ** 2,
         "of them not zero": int((M != 0).sum()),
-        "of these free": n * n,
+        "of these free": n * (n - 1),  # each row of A sums to one
         "parameters": {
             "a fully connected layer": (n * d) ** 2,
             "queries and keys of attention": 2 * d * d,

@@ -201,16 +201,17 @@ def run(spec: SelectionSpec) -> Outcome:
     return Outcome("selection", spec.claim, checks, {**results, CURVES: {"lengths": lengths.tolist(), **curves}})
 
 
-def _new_third_key(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str, list[float]]:
+def _new_third_key(K: Array, found: Mapping[str, Selection | Impossible]) -> dict[str, list[float] | str]:
     """A new third key for the query that averages the first two: to average three, and to select the third."""
+    names = "average of three, by a new key", "the third, by a new key of length 1"
     two = found["keys 0 and 1"]
     if not isinstance(two, Selection):
-        return {}
-    answers = {
-        "average of three, by a new key": replace_key(K, two.query, 2, [0, 1, 2]),
-        "the third, by a new key of length 1": replace_key(K, two.query, 2, 2, length=1),
+        return dict.fromkeys(names, "none, because no query averages keys 0 and 1")
+    answers = replace_key(K, two.query, 2, [0, 1, 2]), replace_key(K, two.query, 2, 2, length=1)
+    return {
+        name: answer.weights.tolist() if isinstance(answer, Replacement) else f"none, because {answer.why}"
+        for name, answer in zip(names, answers, strict=True)
     }
-    return {name: answer.weights.tolist() for name, answer in answers.items() if isinstance(answer, Replacement)}
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:

