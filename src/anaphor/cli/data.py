@@ -56,7 +56,7 @@ class Options:
 
 def run(argv: Sequence[str]) -> int:
     options = parse(Options, argv, program="anaphor data")
-    if options.name in WEIGHTS and options.name not in DATASETS:
+    if options.name is not None and options.name in WEIGHTS and options.name not in DATASETS:
         show_weights(options.name, options.json)
         return 0
 
@@ -153,11 +153,11 @@ def print_weights() -> None:
     if not WEIGHTS:
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("weights", "task", "download", "about"):
+    for heading in ("weights", "model type", "download", "about"):
         table.add_column(heading, no_wrap=heading != "about")
     for name in WEIGHTS:
         one = WEIGHTS[name]
-        table.add_row(name, one.task, f"{one.megabytes} MB", one.about)
+        table.add_row(name, one.model_type, f"{one.megabytes} MB", one.about)
     print()
     print_table(Console(), table)
     print("\n`anaphor data get NAME` downloads a data set; `anaphor data where NAME` shows how to get weights")
@@ -167,7 +167,7 @@ def show_weights(name: str, as_json: bool) -> None:
     one = WEIGHTS[name]
     ways = one.commands(name)
     if as_json:
-        row = {"name": name, "task": one.task, "about": one.about, "licence": one.license, "hub": one.hub}
+        row = {"name": name, "model_type": one.model_type, "about": one.about, "licence": one.license, "hub": one.hub}
         print(json.dumps({**row, "commands": [command for commands in ways.values() for command in commands]}))
         return
     print(f"{name}: {one.about}; license: {one.license}; {one.megabytes} MB")

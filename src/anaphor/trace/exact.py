@@ -37,7 +37,7 @@ class Exact:
     values: dict[int, Array] = field(default_factory=dict)
     gradients: dict[int, Array] = field(default_factory=dict)
     duals: dict[int, Array] = field(default_factory=dict)
-    """Results with their derivatives by the tensors that their call reads."""
+    """Results with their derivatives with respect to the tensors that their call reads."""
 
     def jacobian(self, number: int, by: int, calls: Sequence[int], inputs: Iterable[int]) -> Array | None:
         """Jacobian of the calls between a tensor and an input. [entries of the tensor, entries of the input]"""
@@ -115,7 +115,7 @@ def compute_exact(program: Program, of: Sequence[int], gradients: Mapping[int, T
 
 
 class Dual:
-    """A fraction with its derivatives by entries (tensor, position) of a call's inputs (forward-mode autodiff)."""
+    """A fraction with its derivatives with respect to entries (tensor, position) of a call's inputs (forward mode)."""
 
     __slots__ = ("slopes", "value")
 

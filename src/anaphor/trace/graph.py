@@ -41,7 +41,7 @@ class Node:
     inputs: tuple[int, ...]
     value: Tensor
     gradient: Tensor | None
-    """Gradient of the output by this tensor; None for integer and detached tensors."""
+    """Gradient of the output with respect to this tensor; None for integer and detached tensors."""
     exact_value: Any = None
     """Array of fractions, if the value is exact."""
     exact_gradient: Any = None
