@@ -87,7 +87,7 @@ def test_it_is_refused_before_anything_is_written(tmp_path, error_of):
         "--model lstm --feedforward 16 --activation relu",
         "--model lstm --dropout-kind locked --output-dropout 0.1",
         "--model lstm --dropout-kind locked --layers 2 --layer-dropouts 0 0.1",
-        "--mixers lstm attention --heads 2 --position learned --max-positions 50 --dropout-kind locked "
+        "--model hybrid --mixers lstm attention --heads 2 --position learned --max-positions 50 --dropout-kind locked "
         "--input-dropout 0.2",
         "--bptt 9 --protocol example --eval-batch-size 2",
     ],

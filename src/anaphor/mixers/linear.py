@@ -164,6 +164,10 @@ class QRNNSpec(MixerSpec, RecurrentOptions, ConvolutionOptions):
         if not 1 <= require(self.kernel_size) <= MAX_KERNEL_SIZE:  # every input is copied so many times
             raise ConfigError(f"kernel_size={self.kernel_size}: it must be from 1 to {MAX_KERNEL_SIZE}")
 
+    @property
+    def stands_alone(self) -> bool:
+        return True
+
     def build(self) -> QRNN:
         return QRNN(self)
 

@@ -55,6 +55,10 @@ class BidirectionalSpec(MixerSpec):
     def limit(self) -> int | None:
         return self.inner.limit
 
+    @property
+    def stands_alone(self) -> bool:
+        return self.inner.stands_alone
+
     def build(self) -> Bidirectional:
         return Bidirectional(self)
 

@@ -45,6 +45,10 @@ class RecurrentSpec(MixerSpec, RecurrentOptions):
         super().__post_init__()
         check_probability(weight_drop=self.weight_drop)
 
+    @property
+    def stands_alone(self) -> bool:
+        return True
+
 
 State = HiddenState | LSTMState
 Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # tensors of the next state, hidden first; and the gates

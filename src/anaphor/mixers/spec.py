@@ -145,6 +145,11 @@ class MixerSpec:
         """Maximum sequence length; None means unbounded."""
         return None
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether a stack of it works as it is, without norms, residual connections and feed-forward networks."""
+        return False
+
     def build(self) -> Mixer:
         """The mixer with freshly drawn weights."""
         raise NotImplementedError(f"{type(self).__name__} does not define build")

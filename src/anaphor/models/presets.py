@@ -10,6 +10,7 @@ from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.models.spec import option_names
+from anaphor.models.stacks import PLAIN, choose_blocks, choose_position, names_other_mixers
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import MIXERS, Registry, collect_extras
 
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
 
 Spec = TypeVar("Spec", LanguageModelSpec, Seq2SeqSpec, ImageModelSpec, TextEncoderSpec)
 
-# Layers without norm, residual connection and feed-forward network, as textbooks have them.
-_PLAIN = {
-    "norm": "none",
-    "residual": False,
-    "feedforward": 0,
-    "tied": False,
-    "head_bias": True,
-    "init_scheme": "uniform",
-}
 _GPT = {"mixers": ("attention",), "position": "learned", "activation": "gelu-tanh"}
 
 
@@ -40,11 +32,11 @@ def _gpt(layers: int, heads: int, width: int, **more: Any) -> dict[str, Any]:
 PRESETS = Registry(
     "model",
     {
-        "rnn-tanh": {**_PLAIN, "mixers": ("rnn-tanh",), "layers": 2},
-        "rnn-relu": {**_PLAIN, "mixers": ("rnn-relu",), "layers": 2},
-        "gru": {**_PLAIN, "mixers": ("gru",), "layers": 2},
-        "lstm": {**_PLAIN, "mixers": ("lstm",), "layers": 2},
-        "qrnn": {**_PLAIN, "mixers": ("qrnn",), "layers": 2},
+        "rnn-tanh": {**PLAIN, "mixers": ("rnn-tanh",), "layers": 2},
+        "rnn-relu": {**PLAIN, "mixers": ("rnn-relu",), "layers": 2},
+        "gru": {**PLAIN, "mixers": ("gru",), "layers": 2},
+        "lstm": {**PLAIN, "mixers": ("lstm",), "layers": 2},
+        "qrnn": {**PLAIN, "mixers": ("qrnn",), "layers": 2},
         "transformer": {"mixers": ("attention",), "layers": 4, "position": "sinusoidal"},
         "transformer-xl": {"mixers": ("attention",), "layers": 4, "position": "relative", "memory": 128},
         "linear": {"mixers": ("linear",), "layers": 4, "position": "sinusoidal"},
@@ -69,8 +61,18 @@ PRESETS = Registry(
 
 def preset(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModelSpec:
     """The spec of that name, with some settings changed."""
-    given = {**look_up(PRESETS, name, "model"), **overrides, "vocabulary": vocabulary}
-    return _override(LanguageModelSpec, collect_extras(given), overrides)
+    settings = _choose_stack(look_up(PRESETS, name, "model"), overrides)
+    return _override(LanguageModelSpec, collect_extras({**settings, **overrides, "vocabulary": vocabulary}), overrides)
+
+
+def _choose_stack(settings: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a preset, with blocks and positions for the mixers that are named in place of its own."""
+    if not names_other_mixers(settings, overrides):
+        return settings
+    blocks = {name: value for name, value in PRESETS["transformer"].items() if name != "position"}
+    settings = choose_blocks(settings, overrides, blocks)
+    carried, restarted = (PRESETS[name]["position"] for name in ("transformer-xl", "transformer"))
+    return {**settings, "position": choose_position(settings, overrides, carried, restarted)}
 
 
 def _override(kind: type[Spec], settings: dict[str, Any], overrides: dict[str, Any]) -> Spec:
@@ -97,7 +99,7 @@ def build(name: str, *, vocabulary: int, **overrides: Any) -> LanguageModel:
     return preset(name, vocabulary=vocabulary, **overrides).build()
 
 
-_PLAIN_PAIR = {**_PLAIN, "tied": "none"}
+_PLAIN_PAIR = {**PLAIN, "tied": "none"}
 
 SEQ2SEQ_PRESETS = Registry(
     "model",
@@ -179,7 +181,7 @@ def build_image_classifier(
     return image_preset(name, classes=classes, image_size=image_size, channels=channels, **overrides).build()
 
 
-_PLAIN_TEXT = {name: value for name, value in _PLAIN.items() if name not in ("tied", "head_bias")}
+_PLAIN_TEXT = {name: value for name, value in PLAIN.items() if name not in ("tied", "head_bias")}
 _BERT = {
     "mixers": ("attention",),
     "mask": "everything",
@@ -234,8 +236,10 @@ TEXT_PRESETS = Registry(
 
 def text_preset(name: str, *, vocabulary: int, classes: int | None = None, **overrides: Any) -> TextEncoderSpec:
     """The spec of that name, with some settings changed."""
-    settings = {**look_up(TEXT_PRESETS, name, "model"), **overrides, "vocabulary": vocabulary, "classes": classes}
-    return _override(TextEncoderSpec, settings, overrides)
+    settings = choose_blocks(look_up(TEXT_PRESETS, name, "model"), overrides, TEXT_PRESETS["transformer"])
+    return _override(
+        TextEncoderSpec, {**settings, **overrides, "vocabulary": vocabulary, "classes": classes}, overrides
+    )
 
 
 def build_text_encoder(name: str, *, vocabulary: int, classes: int | None = None, **overrides: Any) -> TextEncoder:

@@ -35,6 +35,7 @@ from anaphor.tasks.classify.figures import draw_learning
 from anaphor.tasks.classify.look import look_at, write
 from anaphor.tasks.metrics import check_top5
 from anaphor.tasks.model_options import pick_options
+from anaphor.tasks.own_stack import describe_own_stack
 from anaphor.tasks.unknown_words import describe_mostly_unknown, list_some
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -285,7 +286,8 @@ class ClassifyExperiment(Experiment):
         loaded = {split: self.split(split) for split in (TRAIN, VALID) if split in self.source.splits}
         batches, unknown = {split: found.batches for split, found in loaded.items()}, self.tokenizer.unknown
         counts = {split: (found.tokens, found.count_token(unknown)) for split, found in batches.items()}
-        notes = [
+        notes = describe_own_stack(self.spec, TEXT_PRESETS, self.model)
+        notes += [
             f"truncated to {count_noun(self.max_length, 'token')}: "
             f"{found.truncated:,} of {count_noun(len(found), 'text')} of {split}"
             for split, found in loaded.items()

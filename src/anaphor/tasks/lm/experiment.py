@@ -42,6 +42,7 @@ from anaphor.tasks.lm.look import look_at, write
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
 from anaphor.tasks.lm.sampling import check_sampling
 from anaphor.tasks.model_options import pick_options
+from anaphor.tasks.own_stack import describe_own_stack
 from anaphor.tasks.unknown_words import describe_mostly_unknown
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
@@ -187,7 +188,8 @@ class LanguageModelExperiment(Experiment):
 
     def notes(self) -> list[str]:
         counts = {split: self.count_tokens(split) for split in ("train", "valid")}
-        return describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
+        unknown = describe_mostly_unknown(counts, self.spec.vocabulary, self.spec.init)
+        return describe_own_stack(self.spec, PRESETS, self.model) + unknown
 
     def statistics(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "padding_share": None, "left_out": 0}
