@@ -90,6 +90,14 @@ def _own_registry(monkeypatch):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory):
+    """Which data runs may read is recorded in a folder that is gone after the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANAPHOR_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _quick_runs():
     """A run of a few steps draws no curves, a third of its time, unless the test is marked `curves`, and its samples
     are short."""

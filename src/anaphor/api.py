@@ -64,7 +64,7 @@ def train(
     given = {name: flags[name] for name in OPTIONS if name in flags}
     settings = {name: value for name, value in flags.items() if name not in OPTIONS}
     check_value("no_test", no_test := given.pop("no_test", False), "bool")
-    options = TrainOptions(**given, test=not no_test, start=start, imports=files)
+    options = TrainOptions(**given, trust="data" in settings, test=not no_test, start=start, imports=files)
     with ExitStack() as stack:
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")

@@ -8,7 +8,7 @@ import sys
 MAX_MESSAGE = 2000  # characters
 FLAG = re.compile(r"`[^`]*`|(?<![\w-])(--[a-z][a-z-]*[a-z])")
 """A flag. Whole commands are matched without their flags: they are for the command line in Python, too."""
-SWITCHES = ("resume", "overwrite", "force", "tensorboard", "joint", "cuda-graph")
+SWITCHES = ("resume", "overwrite", "force", "trust", "tensorboard", "joint", "cuda-graph")
 """Flags without a value that messages name."""
 OTHER_KEYWORDS = {
     **{f"--{name}": f"{name.replace('-', '_')}=True" for name in SWITCHES},

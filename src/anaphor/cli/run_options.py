@@ -39,6 +39,8 @@ class RunOptions:
     """Python file that registers mixers, tasks or data sets of your own; may be given several times."""
     force: bool = False
     """Accept imported files that were edited since the run was trained."""
+    trust: bool = False
+    """The run is your own: read the data that it names, now and later, although it was trained elsewhere."""
     json: bool = False
     """Print one JSON value."""
 
@@ -124,4 +126,6 @@ def load_experiment(options: RunOptions, folder: Path | None = None, task: str |
     import_torch()
     from anaphor.training.load import load_run
 
-    return load_run(folder, device=options.device, threads=options.threads, force=options.force, warn=warn).experiment
+    return load_run(
+        folder, device=options.device, threads=options.threads, force=options.force, trust=options.trust, warn=warn
+    ).experiment

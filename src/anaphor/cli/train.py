@@ -114,16 +114,19 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
 
     out = flags.out or unused_folder(spec.model)  # again: others may have started while torch was imported
     with Bar("training", task) as bar, progress_listener(SecondBar(bar)):
-        result, code = train_run(spec, out, bar, train_options(flags, imports, start))
+        result, code = train_run(spec, out, bar, train_options(flags, imports, start, trust="data" in given))
     show(result, task, flags)
     return code
 
 
-def train_options(flags: TrainFlags, imports: Sequence[ImportedFile], start: float) -> TrainOptions:
+def train_options(
+    flags: TrainFlags, imports: Sequence[ImportedFile], start: float, *, trust: bool = False
+) -> TrainOptions:
     """The options of the training loop, as the flags say."""
     return TrainOptions(
         resume=flags.resume,
         force=flags.force,
+        trust=trust,
         overwrite=flags.overwrite,
         test=not flags.no_test,
         tensorboard=flags.tensorboard,

@@ -30,6 +30,7 @@ from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
 from anaphor.training.lock import hold_lock
 from anaphor.training.run_folder import STUDY, RunFolder
+from anaphor.training.trusted_data import trust_run
 from anaphor.yaml_files import read_mapping
 
 FROZEN, LOG, CELLS = "seal.json", "log.jsonl", "cells"  # by these names in all studies
@@ -170,6 +171,7 @@ class Study:
             is_stopped = (cell.folder / STOP).exists()
             status = "stopped" if is_stopped else "failed"
             cell.write_status(status, "worse than the median" if is_stopped else describe_failure(result))
+        trust_run(cell.folder)  # a worker of Ray may have another home folder
         reason = self.reason(cell, status)
         self.log(status, cell, **({"reason": reason} if reason else {}))
         self._done.add(cell.key)

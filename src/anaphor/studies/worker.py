@@ -89,6 +89,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
         options = TrainOptions(
             resume=run_folder.exists,
+            trust=True,  # the study names the data
             threads=job["threads"],
             test=False,
             save_minutes=SAVE_MINUTES,
@@ -101,7 +102,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     if best is not None:  # all else was for a resume
         checkpoint.prune(run_folder.checkpoints, keep=0, also=[best])
     has_measures = TASKS[job["task"]].measure is not None
-    experiment = load_run(folder, device=spec.device).experiment if has_measures else None
+    experiment = load_run(folder, device=spec.device, trust=True).experiment if has_measures else None
     write(folder / MEASURES, {"wanted": job["measures"], **measure(experiment, folder, "valid", job)})
     return 0
 
@@ -109,7 +110,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
 def test(folder: Path, job: dict[str, Any]) -> int:
     """Evaluate on test, for a study that has frozen its choice."""
     torch.set_num_threads(job["threads"])
-    experiment = load_run(folder, device=job["spec"]["device"]).experiment
+    experiment = load_run(folder, device=job["spec"]["device"], trust=True).experiment
     result = experiment.score("test").to_plain()
     measures = measure(experiment, folder, "test", job)
     digest = digest_of_test(job["task"], TASKS[job["task"]].run_spec(**job["spec"]))

@@ -21,10 +21,12 @@ from anaphor.training.curves import draw_curves
 from anaphor.training.device import choose_device, set_threads
 from anaphor.training.differences import setting_differences
 from anaphor.training.experiment import Experiment
+from anaphor.training.paths import UntrustedData
 from anaphor.training.random_state import keep_random_state
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.spec import RunSpec
 from anaphor.training.task import TaskDefinition
+from anaphor.training.trusted_data import is_trusted, trust_data
 from anaphor.typecheck import check_arguments, checks_arguments
 
 Warn = Callable[[str], None]
@@ -161,6 +163,7 @@ def load_run(
     device: str = "auto",
     threads: int | None = None,
     force: bool = False,
+    trust: bool = False,
     warn: Warn = print_warning,
 ) -> Run:
     """A run with the best weights that can be read. The global random state is left alone.
@@ -170,6 +173,7 @@ def load_run(
         device: Where the model is put: auto, cpu or cuda.
         threads: CPU threads of this process from now on; without it their number stays as it is.
         force: Accept an imported file that was edited since the run was trained.
+        trust: The run is the user's own: read the data that it names, now and later, wherever it was trained.
         warn: Is called with each warning.
     """
     set_threads(threads)
@@ -184,9 +188,15 @@ def load_run(
         raise CheckpointError(
             f"{run_folder.spec} differs from {newest.path}: {'; '.join(changed)}; restore the file as it was"
         )
+    known = spec.data, run_folder.read_data_path(), newest.metadata["data"]
+    if trust:
+        trust_data(*known)
     with keep_random_state(choose_device(device)):
         try:
-            experiment = build_experiment(spec, saved.metadata, run_folder.read_data_path())
+            if trust or is_trusted(*known, run_folder.folder):
+                experiment = build_experiment(spec, saved.metadata, known[1])
+            else:
+                experiment = _build_without_data(spec, saved.metadata, run_folder.folder)
         except DataError as error:  # no data are read, but the description of the preprocessing is
             raise CheckpointError(f"{saved.metadata_file}: {error}") from None
     saved.load_into(experiment.model)
@@ -194,6 +204,13 @@ def load_run(
         copy_average(saved.parts["average"], experiment.model)
     experiment.prepare_for_inference()
     return Run(Path(folder), experiment, saved.step)
+
+
+def _build_without_data(spec: RunSpec, saved: dict[str, Any], folder: Path) -> Experiment:
+    """The experiment of a run whose data are not read: only what needs them fails."""
+    experiment = build_experiment(dataclasses.replace(spec, data=UntrustedData.of(spec.data, folder)), saved)
+    experiment.spec = dataclasses.replace(experiment.spec, data=spec.data)
+    return experiment
 
 
 def _list_iterator(value: Any) -> Any:

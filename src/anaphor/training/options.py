@@ -23,6 +23,9 @@ class TrainOptions:
     """Resume the run in the folder from its newest checkpoint."""
     force: bool = False
     """With `resume`: although settings differ from the checkpoint."""
+    trust: bool = False
+    """With `resume`: train on the data that the run names, although they are not those of its checkpoint and the run
+    was not trained here."""
     overwrite: bool = False
     """Replace the run in the folder, which is kept until the new one has a checkpoint."""
     test: bool = True

@@ -42,8 +42,27 @@ def absolute_path(data: str) -> str | None:
     return None if path in ("", data) else path
 
 
+class UntrustedData(str):
+    """Stands in the spec of a run for data that are not read (see `trusted_data`): opening them fails, whatever a task
+    does with the name."""
+
+    error: DataError
+
+    @classmethod
+    def of(cls, data: str, folder: Path) -> UntrustedData:
+        """In place of `data`, for the run in a folder."""
+        found = cls("data of a run that was not trained here")
+        found.error = DataError(
+            f"{folder} was not trained here, or by an earlier version: the data that it names, {data}, are not read; "
+            f"use --data, or --trust once with `anaphor evaluate` if the run is your own"
+        )
+        return found
+
+
 def resolve_data_path(data: str, path: str | None) -> str:
     """The data of an existing run: as its spec calls them, else where they were when it was trained."""
+    if isinstance(data, UntrustedData):
+        raise data.error
     if data == NO_DATA:
         raise DataError("the run was converted and has no data of its own")
     if data in DATASETS or existing_paths(data):

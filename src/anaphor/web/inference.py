@@ -87,9 +87,9 @@ VERBS: dict[str, dict[str, Option]] = {
 class Cache:
     """What the page may ask for again: at most two models, the latest looks, the losses of splits. For one thread."""
 
-    def __init__(self, models: int = 2, device: str = "cpu", *, force: bool = False) -> None:
-        """`force` accepts imported files that were edited since a run was trained."""
-        self.models, self.device, self.force = models, device, force
+    def __init__(self, models: int = 2, device: str = "cpu", *, force: bool = False, trust: bool = False) -> None:
+        """`force` and `trust` are those of `load_run`."""
+        self.models, self.device, self.force, self.trust = models, device, force, trust
         self._runs: OrderedDict[Hashable, Run] = OrderedDict()
         self._looks: OrderedDict[Hashable, LookParts] = OrderedDict()
         self._losses: OrderedDict[Hashable, SplitLosses] = OrderedDict()
@@ -104,7 +104,7 @@ class Cache:
             del self._runs[stale]
         while len(self._runs) >= self.models:  # before the new one is loaded, not after
             self._runs.popitem(last=False)
-        return load_run(path, device=self.device, force=self.force, warn=lambda line: None)
+        return load_run(path, device=self.device, force=self.force, trust=self.trust, warn=lambda line: None)
 
     def losses(self, path: Path, split: str) -> SplitLosses:
         """The losses of a split. They stay when the model is gone."""

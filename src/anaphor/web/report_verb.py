@@ -40,6 +40,8 @@ class Options:
     """Python file that registers mixers, tasks or data sets of your own; may be given several times."""
     force: bool = False
     """Accept imported files that were edited since the runs were trained."""
+    trust: bool = False
+    """The runs are your own: read the data that they name, now and later, although they were trained elsewhere."""
     json: bool = False
     """Print one JSON value."""
 
@@ -85,4 +87,4 @@ def _load_models(options: Options, stack: ExitStack) -> Any:
     choose_device(options.device)  # refuse an unknown one now
     bar = stack.enter_context(Bar("report"))
     stack.enter_context(progress_listener(SecondBar(bar, alone=True)))
-    return partial(answer, cache=Cache(device=options.device, force=options.force))
+    return partial(answer, cache=Cache(device=options.device, force=options.force, trust=options.trust))
