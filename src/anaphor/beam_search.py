@@ -66,10 +66,18 @@ class Hypothesis:
 def search_rows(
     step: StepFunction, first: Tensor, state: Any, beam: Beam, max_lengths: Sequence[int] | None = None
 ) -> list[list[Hypothesis]]:
-    """Beam search in all rows at once: hypotheses after each row's first token [B], best first, at most `beam.width`.
+    """Beam search in all rows at once. No row depends on the others. The greedy hypothesis is always among those
+    compared, so that a wider beam never gives a worse one than greedy decoding.
 
-    No row depends on the others: where the beam has no maximum length, `max_lengths` has one for each. The greedy
-    hypothesis is always among those compared, so that a wider beam never gives a worse one than greedy decoding.
+    Args:
+        step: One step of a model, or of several together.
+        first: The first token of each row, [B].
+        state: The state of each row before it.
+        beam: Width, length penalty and maximum length.
+        max_lengths: A maximum length for each row, where the beam has none.
+
+    Returns:
+        The hypotheses of each row, best first, at most `beam.width`.
     """
     if beam.max_length is not None:
         max_lengths = [beam.max_length] * len(first)

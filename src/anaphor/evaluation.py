@@ -88,7 +88,7 @@ def chunk_slices(rows: int, tokens: int) -> Iterator[slice]:
 
 
 def prefill(model: LanguageModel, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState]:
-    """Features of the last token [B, D] and the state after it. [B, T], with at least one token."""
+    """Hidden states of the last token [B, D] and the state after it. [B, T], with at least one token."""
     for chunk in chunk_slices(*tokens.shape):
         x, state = model.compute_hidden_states(tokens[:, chunk], state)
     assert state is not None, "there is at least one chunk"
@@ -138,8 +138,16 @@ def losses_by_batch(
 def score_batches(
     model: LanguageModel, batches: Sequence[Batch], carry: bool, graphs: CUDAGraphs | None, at_once: int = 1
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """`losses_by_batch` with the graphs that capture its batches, or without; up to `at_once` batches are computed
-    together: one after the other where state is carried, else as further rows."""
+    """The losses of each batch, as `losses_by_batch` returns them.
+
+    Args:
+        model: A language model.
+        batches: Batches of a text.
+        carry: Whether the state is carried from one batch to the next.
+        graphs: Captures the computation of batches; None computes each anew.
+        at_once: How many batches are computed together: one after the other where state is carried, else as further
+            rows.
+    """
     axis = 1 if carry else 0
     run = partial(_compute_losses, model, axis)
     state, number = None, 0

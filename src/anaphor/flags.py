@@ -154,6 +154,7 @@ def parse(kind: type[Spec], argv: Sequence[str], *, program: str) -> Spec:
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether `--help` is among the options."""
     return bool({"-h", "--help"} & set(before_end(argv)))
 
 

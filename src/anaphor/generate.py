@@ -112,10 +112,18 @@ def generate_rows(
     seed: int = 0,
     cuda_graph: bool = False,
 ) -> Iterator[list[int]]:
-    """The next token of each prompt, step by step, for prompts of any length. Row i is sampled with the seed
-    `seed + i`: it is what `generate` gives for its prompt alone with that seed, up to rounding. `cuda_graph` replays
-    the step as a CUDA graph where the model is on a GPU and allows it. The GPU then computes the next greedy token
-    while the caller has this one, so that weights must not change between the two."""
+    """The next token of each prompt, step by step.
+
+    Args:
+        model: A language model.
+        prompts: Token ids, of any lengths.
+        tokens: How many tokens are generated after each prompt.
+        sampler: How they are chosen.
+        seed: Row i is sampled with the seed `seed + i`: up to rounding it is what `generate` returns for its prompt
+            alone with that seed.
+        cuda_graph: Replay the step as a CUDA graph where the model is on a GPU and allows it. The GPU then computes the
+            next greedy token while the caller has this one, so that weights must not change between the two.
+    """
     for prompt in prompts:
         check_prompt(model, prompt, tokens)
     generators = [torch.Generator().manual_seed((seed + row) % 2**64) for row in range(len(prompts))]
@@ -177,9 +185,16 @@ def generate_texts(
     batch_size: int = 32,
     cuda_graph: bool = False,
 ) -> Iterator[list[int]]:
-    """All new tokens of each prompt, in the order of the prompts, `batch_size` prompts at once.
+    """All new tokens of each prompt, in the order of the prompts.
 
-    The other arguments, the seeds among them, are those of `generate_rows`.
+    Args:
+        model: A language model.
+        prompts: Token ids, of any lengths.
+        tokens: How many tokens are generated after each prompt.
+        sampler: How they are chosen.
+        seed: Prompt i is sampled with the seed `seed + i`.
+        batch_size: How many prompts are continued at once.
+        cuda_graph: As in `generate_rows`.
     """
     for prompt in prompts:  # before the first batch, not between two
         check_prompt(model, prompt, tokens)
@@ -190,7 +205,7 @@ def generate_texts(
 
 
 def _prefill_distinct(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, ModelState]:
-    """Features of the last token of each prompt and the state after it. A repeated prompt is processed once."""
+    """Hidden states of the last token of each prompt and the state after it. A repeated prompt is processed once."""
     places = {prompt: place for place, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     x, state = prefill_padded(model, list(places))
     if len(places) == len(prompts):
@@ -207,6 +222,7 @@ def build_decoding(model: LanguageModel, state: ModelState, steps: int) -> Decod
 
 
 def check_prompt(model: LanguageModel, prompt: Sequence[int], tokens: int) -> None:
+    """Raise where a model cannot generate so many tokens after a prompt."""
     if not model.causal:
         raise ConfigError("a model that sees later tokens cannot generate: there are none yet")
     if not len(prompt):

@@ -35,7 +35,7 @@ def test_a_result_carries_its_signature():
     assert result.signature == result.to_plain()["signature"] == "bptt:35|state:carried"
 
 
-def test_a_tally_is_exact_over_many_small_numbers():
+def test_a_sum_of_many_small_losses_is_exact():
     meter = LossMeter()
     for _ in range(1000):
         meter.add(torch.tensor(0.1, dtype=torch.float32), 3)

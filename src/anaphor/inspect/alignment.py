@@ -51,10 +51,15 @@ def alignment(
     *,
     finished: bool = True,
 ) -> Alignment:
-    """The weights with which a model predicts a given target and its end.
+    """The weights with which a model predicts a given target and its end, the mean of all heads.
 
-    `target_tokens` come without the end; a target that is not `finished` was truncated, and its end has no row. Heads
-    are averaged; `layer` counts from 0, default: the last one. With input feeding there is a single attention layer.
+    Args:
+        model: A translation model.
+        tokenizers: Those of both languages.
+        source_text: The source sentence.
+        target_tokens: The target without its end.
+        layer: Which layer, from 0; the last one if not given. With input feeding there is a single attention layer.
+        finished: Whether the target has an end; that of a truncated one has no row.
     """
     tap = _choose_tap(model, layer)
     source, target, maps = cross_attention(model, tokenizers, source_text, target_tokens, [tap], finished=finished)
@@ -71,7 +76,11 @@ def cross_attention(
     *,
     finished: bool = True,
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Tensor]]:
-    """Source tokens, predicted tokens and the weights of each tap, [H, T, S]. See `alignment`."""
+    """The weights of several taps, as `alignment` computes those of one.
+
+    Returns:
+        Source tokens, predicted tokens, and the weights of each tap, [H, T, S].
+    """
     source, target, device = tokenizers.source, tokenizers.target, model.device
     predicted = [*target_tokens, *([target.boundary] if finished else [])]
     if not predicted:

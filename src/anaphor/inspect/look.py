@@ -168,8 +168,17 @@ def look_at_class(
     joined: bool,
     summary: str,
 ) -> ClassLook:
-    """Run the tokens of a text through a classifier `model(ids, lengths)`; contributions are to the logit of the class
-    of this number, and there are none if it is None."""
+    """Run the tokens of a text through a classifier.
+
+    Args:
+        model: The classifier, `model(ids, lengths)`.
+        ids: The tokens.
+        number: Number of the class to whose logit contributions are computed; None for no contributions.
+        label: Name of this class.
+        tokens: The tokens as text.
+        joined: Whether the tokens, one behind the other, are the text.
+        summary: A line about the result.
+    """
     batch = torch.tensor([ids], device=model.device)
     if model.blocks:
         look = look_inside(model, batch, tokens=tokens)

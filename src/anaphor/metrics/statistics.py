@@ -166,11 +166,19 @@ def _largest_t(settings: int, seeds: int) -> Floats:
 def block_bootstrap(
     first: ArrayLike, second: ArrayLike, lines: ArrayLike, *, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> BlockDifference:
-    """Compare two models by their losses on the same items: one row of losses, or a row for each seed.
+    """Compare two models by their losses on the same items.
 
-    The bootstrap draws blocks of consecutive lines, the same ones for both models. `lines` has the line number of each
-    item, in the order of the text. With one row the result is about these two trained models on other text of this
-    kind; with several rows it is about models trained like these, and includes the variance over seeds.
+    The bootstrap draws blocks of consecutive lines, the same ones for both models. With one row of losses the result is
+    about these two trained models on other text of this kind; with several rows it is about models trained like these,
+    and includes the variance over seeds.
+
+    Args:
+        first: Losses of one model, one row of items, or a row for each seed.
+        second: Those of the other model.
+        lines: The line number of each item, in the order of the text.
+        level: Probability with which the interval covers the difference.
+        draws: Number of resamples.
+        seed: Seed of the resamples.
     """
     a, b = (np.atleast_2d(np.asarray(losses, dtype=np.float64)) for losses in (first, second))
     line = np.asarray(lines)

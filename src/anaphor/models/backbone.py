@@ -354,8 +354,8 @@ class Backbone(nn.Module):
         return x if self.out_proj is None else self.out_proj(x)
 
     def forward_first(self, x: Tensor, count: int, span: Span | None = None) -> Tensor:
-        """Features of the first tokens of whole sequences: the last block does not compute those of the others, which
-        nothing reads. [B, T, D] -> [B, count, D]"""
+        """Hidden states of the first tokens of whole sequences: the last block does not compute those of the others,
+        which nothing reads. [B, T, D] -> [B, count, D]"""
         span = Span.whole(x) if span is None else span
         *others, last = self.blocks
         for block in others:

@@ -43,7 +43,8 @@ class ImageClassifier(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def compute_hidden_states(self, images: Tensor) -> Tensor:
-        """Features of the last layer: class token, registers, then the patches row by row. [B, C, H, W] -> [B, T, D]"""
+        """Hidden states of the last layer: class token, registers, then the patches row by row.
+        [B, C, H, W] -> [B, T, D]"""
         x: Tensor = self.layers(self.embedder(images))[0]
         return x
 

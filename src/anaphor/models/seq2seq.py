@@ -36,7 +36,7 @@ class Encoded(NamedTuple):
 
     @property
     def ends(self) -> Tensor:
-        """Features of the first and the last real token, concatenated; zeros for a row without tokens. [B, 2·D]"""
+        """Hidden states of the first and the last real token, concatenated; zeros for a row without tokens. [B, 2·D]"""
         first = self.hidden_states[:, 0]
         if self.lengths is None:
             return torch.cat((first, self.hidden_states[:, -1]), dim=-1)

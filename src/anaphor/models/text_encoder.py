@@ -53,7 +53,7 @@ class TextEncoder(nn.Module):
     def compute_hidden_states(
         self, tokens: Tensor, lengths: Tensor | None = None, token_types: Tensor | None = None
     ) -> Tensor:
-        """Features of the last layer, one vector for each token. [B, T] -> [B, T, D]"""
+        """Hidden states of the last layer, one vector for each token. [B, T] -> [B, T, D]"""
         return self._compute_hidden_states(tokens, token_types, self._span(tokens, lengths))
 
     def pool_hidden_states(

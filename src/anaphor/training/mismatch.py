@@ -42,6 +42,7 @@ class Mismatch:
 
 
 def format_shape(tensor: Tensor) -> str:
+    """The shape of a tensor for people."""
     return " × ".join(map(str, tensor.shape)) or "one number"
 
 

@@ -91,7 +91,7 @@ def compute_gradients(
     state: ModelState | None,
     factor: Tensor | float = 1.0,
 ) -> tuple[Tensor, Tensor, ModelState, list[Tensor]]:
-    """Features and losses of a segment, the next state, and the gradient of `factor` times the mean loss by each
+    """Hidden states and losses of a segment, the next state, and the gradient of `factor` times the mean loss by each
     weight. The factor is applied to the loss, where it costs nothing."""
     with eval_mode(model), torch.enable_grad(), model.share_embeddings(), kernel_errors():
         x, state = model.compute_hidden_states(batch.input_ids, state, batch.lengths)

@@ -135,6 +135,7 @@ def describe(result: Mapping[str, Any]) -> list[str]:
 
 
 def describe_source_loss(loss: float) -> str:
+    """A line about the lower bound of the loss on a text of a grammar."""
     return f"lower bound (entropy of the grammar): perplexity {math.exp(loss):.2f}"
 
 

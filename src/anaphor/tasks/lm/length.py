@@ -79,7 +79,18 @@ def losses_by_length(
     carries: Sequence[bool],
     protocol: Protocol | None = None,
 ) -> list[LengthScore]:
-    """A row for each choice of carrying and each length. All else is as in `protocol`; None means as in the run."""
+    """The scores of a split at several segment lengths.
+
+    Args:
+        experiment: A run.
+        split: The split that is scored.
+        lengths: Segment lengths in tokens.
+        carries: Whether state is carried: once with, once without, or both.
+        protocol: All else of how the split is scored; as in the run if None.
+
+    Returns:
+        A score for each choice of carrying and each length.
+    """
     if not isinstance(experiment, StreamExperiment):
         raise ConfigError("a run with padded batching reads separate examples: it has no segments")
     base = experiment.protocol if protocol is None else protocol

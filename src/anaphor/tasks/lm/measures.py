@@ -82,6 +82,7 @@ def score_together(experiment: LanguageModelExperiment, texts: Sequence[str]) ->
 
 
 def plain_total(total: LossTotal) -> dict[str, Any]:
+    """A total as JSON."""
     return {"loss": total.loss, "perplexity": total.perplexity, "tokens": total.tokens}
 
 

@@ -50,6 +50,7 @@ class MeasureOptions:
 
 
 def long_lines_column(count: int) -> str:
+    """The column of the table with the loss of so many of the longest lines."""
     return f"{count} long lines"
 
 

@@ -356,6 +356,6 @@ def count_rows(device: torch.device, logits: int, longest: int) -> int:
 
 
 def compute_hidden_states(model: Seq2Seq, batch: Batch) -> Tensor:
-    """Features that the output layer reads for every token of the targets. [B, T, D]"""
+    """Hidden states that the output layer reads for every token of the targets. [B, T, D]"""
     x, _ = model.compute_hidden_states(batch.input_ids, model.encode(*batch.source), batch.lengths)
     return x
