@@ -74,7 +74,7 @@ def test_a_worker_goes_on_where_the_result_cannot_be_read_or_is_not_of_the_end(t
     with pytest.raises(Reached):
         worker.train(tmp_path, job)
     (tmp_path / "result.json").write_text('{"status": "finished"}')
-    monkeypatch.setattr(worker, "load_run", lambda folder, device: {}["loaded"])
+    monkeypatch.setattr(worker, "load_run", lambda folder, **options: {}["loaded"])
     with pytest.raises(KeyError, match="loaded"):
         worker.train(tmp_path, job)
 
