@@ -12,14 +12,15 @@ from anaphor.beam_search import Beam, search_rows
 from anaphor.cli.main import main
 from anaphor.errors import Diverged
 from anaphor.generate import Sampler
+from anaphor.training.loop import record_steps
 
 TEXT = ["train", "lm", "--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2"]
 PAIRS = ["train", "translate", "--data", "pairs", "--source", "de", "--target", "en", "--width", "8"]
 
 
-def spoil(run, change):
-    """Change the weights of every checkpoint, and make the manifest match."""
-    for folder in (run / "checkpoints").iterdir():
+def spoil(run, change, steps="step-*"):
+    """Change the weights of every checkpoint, or of those of some steps, and make the manifest match."""
+    for folder in (run / "checkpoints").glob(steps):
         file, manifest = folder / "model.safetensors", folder / "manifest.json"
         tensors = load_file(file)
         change(tensors)
@@ -71,6 +72,61 @@ def test_a_language_model(trained, capsys):
     for words in (["generate"], ["evaluate"], ["score", "the cat"], ["look", "the cat", "--out", "seen"]):
         assert_one_line(capsys, [words[0], "run", *words[1:], "--device", "cpu"])
     assert_one_line(capsys, ["train", "lm", "--resume", "--out", "run", "--device", "cpu"])
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "finished", "these scores are of weights that were good"
+    assert result["resumed"]["status"] == "diverged"
+
+
+def steps_of(run):
+    return sorted(int(path.name.partition("-")[2]) for path in (run / "checkpoints").iterdir())
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_weights_that_are_not_finite_are_never_saved(text, tmp_path, monkeypatch, capsys):
+    def record_and_spoil(run, *arguments, **options):
+        record_steps(run, *arguments, **options)
+        if run.state.progress.step == 5:
+            next(run.experiment.model.parameters()).data.view(-1)[3] = torch.nan
+
+    words = [*TEXT, "--steps", "9", "--device", "cpu", "--no-test", "--save-minutes", "0.000001", "--out", "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("anaphor.training.loop.record_steps", record_and_spoil)
+        assert main(words) == 3
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "training diverged at step 5" in line
+    assert "embedding.weight" in line
+    assert "the last good checkpoint is kept" in line
+    assert steps_of(tmp_path / "run") == [3, 4]
+    assert main(["train", "lm", "--resume", "--out", "run"]) == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+
+
+def test_a_run_whose_newest_weights_are_not_finite_is_resumed_from_those_before(trained, capsys):
+    run = trained([*TEXT, "--eval-every", "1"], put(0.5))
+    longer = ["train", "lm", "--resume", "--force", "--out", "run", "--steps"]
+    assert main([*longer, "3"]) == 0
+    spoil(run, put(torch.nan), "step-3")
+    capsys.readouterr()
+    assert main([*longer, "4"]) == 0
+    assert "skipping this checkpoint" in capsys.readouterr().err
+    assert json.loads((run / "result.json").read_text())["steps"] == 4
+    spoil(run, put(torch.nan), "step-4")
+    assert main(["score", "run", "the cat", "--device", "cpu"]) == 0
+
+
+def test_scores_of_a_finished_run_survive_when_it_diverges_later(trained, capsys):
+    run = trained(TEXT, put(0.5))
+    before = json.loads((run / "result.json").read_text())
+    assert main(["train", "lm", "--resume", "--force", "--out", "run", "--steps", "9", "--lr", "1e30"]) == 3
+    assert "diverged" in capsys.readouterr().err
+    after = json.loads((run / "result.json").read_text())
+    later = after.pop("resumed")
+    assert after == before
+    assert later["status"] == "diverged"
+    assert (
+        main(["train", "lm", *TEXT[2:], "--steps", "9", "--lr", "1e30", "--no-test", "--out", "run", "--overwrite"])
+        == 3
+    )
     assert json.loads((run / "result.json").read_text())["status"] == "diverged"
 
 

@@ -87,10 +87,8 @@ class Checkpoint:
             tensors = _parse_tensors(_verified_bytes(file, self.files[file.name]), file)
         except OSError as error:
             raise _unreadable(error, file) from None
-        if part in _WEIGHTS:
-            for name, tensor in tensors.items():
-                if not bool(tensor.isfinite().all()):
-                    raise Diverged(f"{file} has values that are not finite in {name[:100]!r}: it cannot be used")
+        if part in _WEIGHTS and (name := _find_nonfinite(tensors)) is not None:
+            raise Diverged(f"{file} has values that are not finite in {name[:100]!r}: it cannot be used")
         return _tie(tensors, self.ties.get(part, {}), self.path)
 
     def file(self, part: str) -> Path:
@@ -156,11 +154,22 @@ class Checkpoint:
         return progress
 
 
+def _find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The first tensor with a value that is not finite."""
+    return next((name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None)
+
+
 # ---- writing
 
 
 def write(folder: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> Path:
-    """Save a checkpoint; one of the same step is replaced. On failure nothing is left behind. Returns its folder."""
+    """Save a checkpoint; one of the same step is replaced. On failure nothing is left behind. Returns its folder.
+
+    Weights that are not finite are refused: a run that diverges is resumed from the last good ones.
+    """
+    for part in _WEIGHTS:
+        if (name := _find_nonfinite(parts.get(part, {}))) is not None:
+            raise Diverged(f"{part} weights have values that are not finite in {name}")
     assert all(_PART.fullmatch(name) for name in parts), f"these cannot be file names: {list(parts)}"
     final, draft = folder / f"step-{step}", folder / f"step-{step}.tmp"
     needed = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values())
@@ -286,15 +295,23 @@ def read(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
 def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that can be resumed and whose given parts are undamaged, and what is wrong with each newer
     one that is damaged. None: there is none."""
-    failures: list[str] = []
+    failures = list[CheckpointError | Diverged]()
     for path in newest_first(folder):
         try:
             found = read(path, ())
             if not found.metadata.get(ONLY_MODEL):
-                return found.with_parts(parts), failures
-        except CheckpointError as error:
-            failures.append(str(error))
-    return None, failures
+                return found.with_parts(parts), list(map(str, failures))
+        except (CheckpointError, Diverged) as error:
+            failures.append(error)
+    raise_divergence(failures)
+    return None, list(map(str, failures))
+
+
+def raise_divergence(failures: Iterable[CheckpointError | Diverged]) -> None:
+    """Raise the first of these errors that says that weights are not finite, where no checkpoint can be used."""
+    for error in failures:
+        if isinstance(error, Diverged):
+            raise error
 
 
 def newest_first(folder: Path) -> Iterator[Path]:

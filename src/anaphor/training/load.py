@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anaphor.config import check_at_least
-from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, NotInstalled, print_warning
+from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, Diverged, NotInstalled, print_warning
 from anaphor.flags import from_yaml
 from anaphor.plain_values import plain_value
 from anaphor.registry import SERVICES
@@ -221,11 +221,11 @@ def _list_iterator(value: Any) -> Any:
 def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:
     """The best checkpoint, or the newest where the best cannot be read; and the newest. No file is read twice."""
     parts = ("model", "average")
-    failures = list[tuple[CheckpointError, str]]()  # and what is done about it
+    failures = list[tuple[CheckpointError | Diverged, str]]()  # and what is done about it
     for path in checkpoint.newest_first(folder.checkpoints):
         try:
             newest = checkpoint.read(path, ())
-        except CheckpointError as error:
+        except (CheckpointError, Diverged) as error:
             failures.append((error, "skipping this checkpoint"))
             continue
         newest.check_usable()
@@ -234,17 +234,18 @@ def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpo
             try:
                 saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
                 saved.check_usable()
-            except CheckpointError as error:
+            except (CheckpointError, Diverged) as error:
                 failures.append((error, "using the newest checkpoint instead of the best"))
             else:
                 break
         try:
             saved = newest.with_parts(parts)
-        except CheckpointError as error:
+        except (CheckpointError, Diverged) as error:
             failures.append((error, "skipping this checkpoint"))
         else:
             break
     else:
+        checkpoint.raise_divergence(failure for failure, _ in failures)
         reasons = [f"{folder.folder} has no checkpoint that can be read", *(str(failure) for failure, _ in failures)]
         raise CheckpointError("; ".join(reasons) + folder.describe_previous())
     for failure, remedy in failures:

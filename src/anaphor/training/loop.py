@@ -105,7 +105,7 @@ def train_run(
     folder = RunFolder(Path(out))
     with (
         folder.lock(),
-        folder.record_divergence(),
+        folder.record_divergence(keep_finished=options.resume),
         kernel_errors(),
         # Sums are rounded by how many threads share them: a resumed run has as many as before.
         thread_count(options.threads or (folder.read_threads() if options.resume else None)),
@@ -670,7 +670,13 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
     metadata = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
     if only_model:
         metadata[checkpoint.ONLY_MODEL] = True
-    checkpoint.write(run.folder.checkpoints, state.progress.step, parts, metadata)
+    try:
+        checkpoint.write(run.folder.checkpoints, state.progress.step, parts, metadata)
+    except Diverged as error:
+        raise Diverged(
+            f"training diverged at step {state.progress.step}: {error}, learning rate {state.optimizer.lr:.4g}; "
+            f"{describe_last_checkpoint(run)}"
+        ) from None
     if not only_model:
         run.resumable_step, run.resumable_best = state.progress.step, state.progress.best_step
         run.last_save = time.monotonic()

@@ -314,12 +314,20 @@ class RunFolder:
             )
 
     @contextmanager
-    def record_divergence(self) -> Iterator[None]:
-        """In the block: where training diverges, or weights are no longer finite, the result says so."""
+    def record_divergence(self, *, keep_finished: bool) -> Iterator[None]:
+        """In the block: where training diverges, or weights are no longer finite, the result says so.
+
+        With `keep_finished` the scores of a run that was finished before are kept, and say so under `resumed`: those
+        are the scores of weights that were good.
+        """
+        earlier = self.read_earlier_result() if keep_finished else {}
         try:
             yield
         except Diverged as error:
-            self.write_result({"status": "diverged", "reason": str(error), "run": str(self.folder)})
+            result = {"status": "diverged", "reason": str(error), "run": str(self.folder)}
+            if earlier.get("status") == "finished":
+                result = {**earlier, "figures": [str(path) for path in sorted(self._figures())], "resumed": result}
+            self.write_result(result)
             raise
 
     def read_result(self) -> dict[str, Any]:
