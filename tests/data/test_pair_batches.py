@@ -37,7 +37,6 @@ limits = st.one_of(
 )
 orders = st.one_of(
     st.integers(0, 3).map(lambda epoch: lambda batches: batches.at_epoch(epoch)),
-    st.just(PaddedBatches.in_order),
     st.just(PaddedBatches.by_length),
 )
 
@@ -75,16 +74,10 @@ def test_every_pair_comes_once_between_its_boundaries(sizes, limit, multiple, or
     assert batches.padding.both == pytest.approx(1 - real.sum() / held.sum())
 
 
-@given(sizes, limits)
-def test_in_order_is_the_order_of_the_files(sizes, limit):
-    batches = batch_pairs(numbered(sizes), **limit).in_order()
-    assert [place for batch in batches for place in batch.indices] == list(range(len(sizes)))
-
-
 def test_places_are_those_of_the_split_even_where_pairs_were_dropped():
     pairs = numbered([(3, 3), (9, 2), (2, 2), (1, 9), (1, 1)]).drop_longer(5)
     batches = batch_pairs(pairs, rows=2)
-    assert [place for batch in batches.in_order() for place in batch.indices] == [0, 2, 4]
+    assert sorted(place for batch in batches for place in batch.indices) == [0, 2, 4]
     (batch,) = [batch for batch in batches if 4 in batch.indices]
     row = batch.indices.index(4)
     assert SOURCE.decode(batch.source_ids[row, : batch.source_lengths[row]].tolist()) == "s15"
@@ -127,8 +120,9 @@ def test_buckets_keep_padding_small_on_both_sides_and_shapes_few():
     batches = batch_pairs(pairs, rows=32)
     assert batches.padding.target < 0.03
     assert batches.padding.source < 0.12
-    plain = batches.in_order().padding
-    assert min(plain) > 0.35, "without buckets a third is padding"
+    widest = [side.sizes[:1024].reshape(-1, 32).max(1) for side in (pairs.source, pairs.target)]
+    sizes = [side.sizes[:1024].reshape(-1, 32).mean(1) for side in (pairs.source, pairs.target)]
+    assert 1 - np.sum(sizes) / np.sum(widest) > 0.35, "without buckets a third is padding"
     rounded = batch_pairs(pairs, rows=32, pad_to=8)
 
     def shapes(batches):

@@ -54,10 +54,6 @@ class Buckets:
         """Shortest examples first: the least padding, for every seed."""
         return list(self._divide(self._sort(np.arange(len(self.sizes)))))
 
-    def in_order(self) -> list[Indices]:
-        """Examples in their given order."""
-        return list(self._divide(np.arange(len(self.sizes))))
-
     def widths(self, batch: Indices) -> tuple[int, ...]:
         """Padded length of a batch on each side."""
         return tuple(int(width) for width in self._pad_lengths(batch).max(0))

@@ -65,10 +65,6 @@ class BatchesByLength(Batches[B]):
         """The same examples in the order of another epoch."""
         return self._reorder(self._buckets.shuffle(self.seed, epoch))
 
-    def in_order(self) -> Self:
-        """The same examples in the order of their files."""
-        return self._reorder(self._buckets.in_order())
-
     def by_length(self) -> Self:
         """The same examples, shortest first: the least padding, whatever seed and epoch; for scores."""
         return self._reorder(self._buckets.by_length())
