@@ -14,9 +14,12 @@ from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
 from anaphor.evaluation import ScoredText, check_length, eval_mode, score_text
 from anaphor.inspect.maps import (
+    UNIT_TAPS,
     HeadSummary,
     UnitMap,
     as_batch,
+    has_units,
+    has_weights,
     layer_of,
     rank_heads,
     rollout,
@@ -114,7 +117,8 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
     with eval_mode(model), torch.no_grad(), ExitStack() as stack:
         taps = [stack.enter_context(recorded(model, f"*layers.{layer}.*")) for layer in chosen if layer in tapped]
         model(*as_batch(inputs))
-    values = {name: tensor for recording in taps for name, tensor in recording.items()}
+    recordings = {name: tensor for recording in taps for name, tensor in recording.items()}
+    values, shape_notes = _check_shapes(recordings, len(tokens))
     maps = select_maps(model, values)
     rollouts, rollout_notes = compute_rollout(model, maps, existing)
     untapped = [layer for layer in chosen if layer not in tapped]
@@ -126,7 +130,7 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
         rollouts=rollouts,
         heads=rank_heads(summarize_heads(maps, tokens)),
         units=select_units(model, values),
-        notes=(*notes, *_normalization_note(maps), *rollout_notes),
+        notes=(*notes, *shape_notes, *_normalization_note(maps), *rollout_notes),
     )
 
 
@@ -229,7 +233,7 @@ def check_memory(model: nn.Module, layers: Sequence[int], tokens: int, advice: s
     """Refuse to record more attention weights than `MAX_WEIGHTS`."""
     names = [name for name in taps_of(model) if name.endswith(".weights") and layer_of(name) in layers]
     specs = [getattr(model.get_submodule(name.rpartition(".")[0]), "spec", None) for name in names]
-    heads = sum(getattr(spec, "heads", 1) for spec in specs)
+    heads = sum(getattr(spec, "heads", None) or 1 for spec in specs)
     if heads * tokens**2 > MAX_WEIGHTS:
         raise DataError(
             f"{heads} heads on {tokens:,} tokens have {heads * tokens**2:,} weights, but at most {MAX_WEIGHTS:,} "
@@ -245,6 +249,9 @@ def compute_rollout(
         return {}, []
     if set(maps) != {name for name in taps_of(model) if name.endswith(".weights")}:
         return {}, ["No rollout: it needs every attention layer."]
+    other = [layer_of(name) for name, weights in maps.items() if weights.shape[-1] != weights.shape[-2]]
+    if other:
+        return {}, [f"No rollout: in {_format_layers(other)} the keys are not the tokens."]
     signed = [layer_of(name) for name, weights in maps.items() if bool((weights < 0).any())]
     if signed:
         return {}, [f"No rollout: {_format_layers(signed)} has negative weights."]
@@ -253,6 +260,25 @@ def compute_rollout(
         return {}, [f"No rollout: {_format_layers(bidirectional)} reads in two directions in parallel."]
     skipped = [layer for layer in layers if layer not in set(map(layer_of, maps))]
     return rollout(maps), [f"The rollout skips {_format_layers(skipped)}: no attention."] if skipped else []
+
+
+def _check_shapes(values: Mapping[str, Tensor], tokens: int) -> tuple[dict[str, Tensor], list[str]]:
+    """The taps that can be shown, and a line for each that cannot because of its shape. Taps of other names are not for
+    a look."""
+    shown, notes = {}, []
+    for name, tensor in values.items():
+        kind = name.rpartition(".")[2]
+        if kind == "weights":
+            fits, shape = has_weights(tensor) and tensor.shape[-2] in (tokens, 1), f"[1, heads, {tokens}, keys]"
+        elif kind in UNIT_TAPS:
+            fits, shape = has_units(tensor) and tensor.shape[1] == tokens, f"[1, {tokens}, parts, features]"
+        else:
+            continue
+        if fits:
+            shown[name] = tensor
+        else:
+            notes.append(f"{name} is not shown: its shape is {list(tensor.shape)}, and must be {shape}.")
+    return shown, notes
 
 
 def _normalization_note(maps: Mapping[str, Tensor]) -> list[str]:

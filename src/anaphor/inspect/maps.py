@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,7 @@ from anaphor.config import check_at_least
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.record import recorded
-from anaphor.mixers.linear import QRNN
 from anaphor.mixers.noncausal import LowRank
-from anaphor.mixers.recurrent import Recurrent
 from anaphor.models.backbone import SOURCE_MIXERS
 from anaphor.taps import taps_of
 
@@ -34,8 +33,8 @@ MIN_INDUCTION = 0.1
 UNIFORM = 0.95
 """Least evenness of a head that counts as uniform."""
 MAX_UNITS = 64
-SIGMOID_GATES = ("input", "forget", "output", "reset", "update")
-"""Gates with values between zero and one; everything else can be negative."""
+UNIT_TAPS = ("states", "gates")
+"""Names of the taps with units over time."""
 
 
 # ---- attention maps
@@ -55,7 +54,13 @@ def attention_maps(model: nn.Module, *inputs: Any) -> dict[str, Tensor]:
 
 def select_maps(model: nn.Module, taps: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The attention maps among recorded taps, in the order of the layers, with keys that are tokens."""
-    return {name: _over_tokens(model, name, taps[name]) for name in taps if _is_map(model, name)}
+    names = [name for name in taps if _is_map(model, name) and has_weights(taps[name])]
+    return {name: _over_tokens(model, name, taps[name]) for name in names}
+
+
+def has_weights(tensor: Tensor) -> bool:
+    """Whether a tap of weights has the shape [B, H, T, S], [B, T, S] for a single head, or [B, S] for all queries."""
+    return tensor.ndim in (2, 3, 4) and tensor.is_floating_point() and tensor.numel() > 0
 
 
 def _is_map(model: nn.Module, name: str) -> bool:
@@ -69,6 +74,8 @@ def _over_tokens(model: nn.Module, name: str, weights: Tensor) -> Tensor:  # -> 
     _check_single_row(name, weights)
     if weights.ndim == 2:  # one average for all tokens: every query has the same weights
         weights = weights[:, None, None, :].expand(-1, -1, weights.shape[-1], -1)
+    if weights.ndim == 3:
+        weights = weights[:, None]
     if isinstance(layer, LowRank):  # weight of a token = weights of the projected keys times its share in them
         weights = weights @ layer.time_projection[:, : weights.shape[-2]]
     if "backward_layer" in path.split("."):  # reads from the end: restore the order of both axes
@@ -286,40 +293,64 @@ class UnitMap:
 
     @property
     def bounded(self) -> bool:
-        """Whether values are between zero and one."""
-        return self.kind == "gates" and self.part in SIGMOID_GATES
+        """Whether it is a gate whose values are between zero and one."""
+        return self.kind == "gates" and bool(((self.values >= 0) & (self.values <= 1)).all())
 
 
 def unit_maps(model: nn.Module, *inputs: Any, most: int = MAX_UNITS) -> list[UnitMap]:
-    """Run `model(*inputs)` on one sequence and return gates and states of its recurrent layers, if there are any."""
-    if not any(isinstance(module, Recurrent | QRNN) for module in model.modules()):
+    """Run `model(*inputs)` on one sequence and return gates and states of its layers, where these have such taps."""
+    names = [name for name in taps_of(model) if name.rpartition(".")[2] in UNIT_TAPS]
+    if not names:
         return []
-    # Recording either tap makes a recurrent layer run step by step, so both cost as much as one.
-    with eval_mode(model), torch.no_grad(), recorded(model, "*gates") as gates, recorded(model, "*states") as states:
+    with eval_mode(model), torch.no_grad(), ExitStack() as stack:
+        recordings = [stack.enter_context(recorded(model, name)) for name in names]
         model(*as_batch(inputs))
-    return select_units(model, {**gates, **states}, most)
+    return select_units(model, {name: tensor for taps in recordings for name, tensor in taps.items()}, most)
 
 
 def select_units(model: nn.Module, taps: Mapping[str, Tensor], most: int = MAX_UNITS) -> list[UnitMap]:
-    """The same from recorded taps: states first, then gates, layer by layer."""
+    """The same from recorded taps: states first, then gates, layer by layer. Taps of other shapes are left out."""
     check_at_least(1, most=most)
     maps = []
     for path, layer in model.named_modules():
         prefix = f"{path}." if path else ""
-        if not isinstance(layer, Recurrent | QRNN) or f"{prefix}states" not in taps:
-            continue
-        states, gates = (_single_row(f"{prefix}{tap}", taps[f"{prefix}{tap}"], path) for tap in ("states", "gates"))
-        spread = states[:, 0].double().std(0, correction=0)
-        units = tuple(sorted(spread.argsort(descending=True, stable=True)[:most].tolist()))
-        parts = [("states", name, states[:, index]) for index, name in enumerate(layer.state_names)]
-        parts += [("gates", name, gates[:, index]) for index, name in enumerate(layer.gate_names) if name != "hidden"]
+        found = {
+            kind: _single_row(name, taps[name], path)
+            for kind in UNIT_TAPS
+            if (name := f"{prefix}{kind}") in taps and has_units(taps[name])
+        }
+        units = {values.shape[-1]: _most_varied(values[:, 0], most) for values in reversed(found.values())}
         maps += [
-            UnitMap(path, kind, name, values.T[torch.tensor(units)], units, of=values.shape[-1])
-            for kind, name, values in parts
+            UnitMap(path, kind, name, part.T[torch.tensor(units[len(part.T)])], units[len(part.T)], of=len(part.T))
+            for kind, values in found.items()
+            for name, part in zip(_part_names(layer, kind, values.shape[1]), values.unbind(1), strict=True)
+            if (kind, name) != ("gates", "hidden")  # an RNN has none: it is the state
         ]
     return maps
 
 
-def _single_row(name: str, tensor: Tensor, path: str) -> Tensor:  # [1, T, parts, D] -> [T, parts, D]
+def has_units(tensor: Tensor) -> bool:
+    """Whether a tap of gates or states has the shape [B, T, parts, D], or [B, T, D] for a single part."""
+    return tensor.ndim in (3, 4) and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _most_varied(values: Tensor, most: int) -> tuple[int, ...]:  # [T, D]
+    spread = values.double().std(0, correction=0)
+    return tuple(sorted(spread.argsort(descending=True, stable=True)[:most].tolist()))
+
+
+def _part_names(layer: nn.Module, kind: str, count: int) -> tuple[str, ...]:
+    """Names of the parts of a tap: the layer's `gate_names` or `state_names`, or the fields of its state, where there
+    are as many; else numbers."""
+    fields = getattr(getattr(layer, "state_type", None), "_fields", ()) if kind == "states" else ()
+    for names in (getattr(layer, f"{kind.removesuffix('s')}_names", ()), fields):
+        if len(names) == count:
+            return tuple(names)
+    single = kind.removesuffix("s")
+    return (single,) if count == 1 else tuple(f"{single} {number}" for number in range(count))
+
+
+def _single_row(name: str, tensor: Tensor, path: str) -> Tensor:  # [1, T, parts, D] or [1, T, D] -> [T, parts, D]
     _check_single_row(name, tensor)
+    tensor = tensor[:, :, None] if tensor.ndim == 3 else tensor
     return (tensor.flip(1) if "backward_layer" in path.split(".") else tensor)[0].detach().cpu()
