@@ -24,6 +24,7 @@ OPTIONS = {
     "n-grams": {"ngram_embedding": True},
     "n-grams, average, not tied": {"ngram_embedding": True, "average": "ema", "tied": False},
     "pointer": {"pointer_memory": 8, "pointer_eval_memory": 20, "pointer_eval_bias": 0.5},
+    "stream orders": {"random_offset": True, "partial_shuffle": True},
 }
 
 pytestmark = pytest.mark.usefixtures("text")

@@ -1,6 +1,5 @@
 """Partial shuffling and random offsets: another order of a text in each epoch, the same when asked again."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.data.batches import Stream
 from anaphor.extras.partial_shuffling import PartialShuffling
 from anaphor.extras.random_offset import RandomOffset
 from anaphor.registry import TASKS
-from anaphor.training import checkpoint
 from anaphor.training.build import build_experiment
-from anaphor.training.callbacks import NullCallback
 
 TEXT = torch.arange(1000)
 
@@ -86,35 +82,6 @@ def test_rows_that_would_run_out_of_text_when_shifted_are_refused_at_once(tmp_pa
     words = ["train", "lm", "--data", ".", "--width", "8", "--batch-size", "4", "--device", "cpu", "--out", "run"]
     assert "too short for 4 rows after 34 tokens" in error_of([*words, "--steps", "1", "--random-offset"])
     assert not Path("run").exists()
-
-
-class Killer(NullCallback):
-    steps = 0
-
-    def on_step(self, progress, loss, count):
-        self.steps += 1
-        if self.steps == 13:
-            raise SystemError("killed")
-
-
-def weights_of(out):
-    found, warnings = checkpoint.newest(out / "checkpoints")
-    assert warnings == []
-    return json.loads((found.path / "manifest.json").read_text())["files"]["model.safetensors"]
-
-
-@pytest.mark.usefixtures("text")
-def test_a_run_resumes_with_the_same_bits(tmp_path, single_precision):
-    sizes = {"data": "text", "width": 8, "layers": 1, "batch_size": 4, "bptt": 5, "steps": 24, "eval_every": 8}
-    orders = {"random_offset": True, "partial_shuffle": True}
-    spec, out = TASKS["lm"].run_spec(**sizes, **orders, device="cpu"), tmp_path / "parts"
-    execute(spec, tmp_path / "whole", test=False)
-    with pytest.raises(SystemError):
-        execute(spec, out, Killer(), test=False)
-    execute(spec, out, test=False, resume=True)
-    assert weights_of(out) == weights_of(tmp_path / "whole")
-    execute(TASKS["lm"].run_spec(**sizes, device="cpu"), tmp_path / "plain", test=False)
-    assert weights_of(tmp_path / "plain") != weights_of(out)
 
 
 def test_a_run_with_them_says_so_in_sections_of_its_spec_file(run):

@@ -7,7 +7,6 @@ import yaml
 
 import anaphor
 from anaphor.cli.main import main
-from anaphor.imported_files import IMPORTED
 
 FILE = '''
 from dataclasses import dataclass
@@ -129,9 +128,3 @@ def test_one_that_fails_is_one_line_with_its_file_and_line(file, capsys, old, ne
     assert main([*TRAIN, *file(old, new), "--log-norms", "1", "--out", "run"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert message.format(file=file(old, new)[1]) in error
-
-
-def test_a_run_needs_the_file_it_was_trained_with(file, error_of):
-    assert main([*TRAIN, *file(), "--log-norms", "2", "--out", "run"]) == 0
-    IMPORTED.clear()  # as in another process
-    assert "was trained with parts of norms.py: pass --import" in error_of(["evaluate", "run"])
