@@ -46,9 +46,12 @@ clean:
 	touch $@
 
 # All that `make test` needs: pip looks for versions once instead of three times. All cores compile what is installed,
-# not one as by pip, and leave out what hardly anybody imports: that is compiled when somebody does.
+# not one as by pip, and leave out what hardly anybody imports: that is compiled when somebody does. PyPI's torchvision
+# cannot be imported beside a torch for CPUs, and neither can parts of transformers while it is installed: there it is
+# removed, with timm, which needs it, and the tests against timm are skipped.
 .venv/.test: .venv/bin/pip pyproject.toml constraints.txt
-	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[lint,test]'
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[lint,oracles,test]'
+	$(BIN)/python -c 'import torchvision' 2> /dev/null || $(BIN)/pip uninstall -q -y timm torchvision
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/_internal/|/transformers/models/' .venv/lib || true
 	touch .venv/.anaphor .venv/.lint $@
 

@@ -100,7 +100,7 @@ def test_parameter_count_is_that_of_transformers(hugging_face):
 
 @pytest.mark.parametrize("options", [{}, {"registers": 2}, {"pooling": "mean"}, {"layer_scale": 0.1}], ids=str)
 def test_logits_and_gradients_against_timm(options):
-    timm = pytest.importorskip("timm", reason="`pip install timm` for this oracle")
+    timm = pytest.importorskip("timm", reason="timm is not installed: `pip install -e '.[oracles]'`")
     ours = build(**options)
     mean = options.get("pooling") == "mean"
     peer = timm.models.vision_transformer.VisionTransformer(
