@@ -21,7 +21,7 @@ from browsing import open_browser
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# timm, an oracle of some tests, imports torchvision. That of PyPI is built for CUDA: `make test` removes both where torch
+# timm, an oracle of some tests, imports torchvision. PyPI has it built for CUDA: `make test` removes both where torch
 # is for CPUs, because two operators are missing. They are never called: tests run where both were installed by hand.
 if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
     torchvision_operators = torch.library.Library("torchvision", "DEF")

@@ -278,7 +278,7 @@
 
   views.runs = {
     title: "Runs",
-    keys: [["↓ ↑", "from run to run"], ["Space", "select a run"], ["Enter", "what is known of a run"]],
+    keys: [["↓ ↑", "move from run to run"], ["Space", "select a run"], ["Enter", "show details of a run"]],
     open(element, opening) {
       own = opening;
       host = element;

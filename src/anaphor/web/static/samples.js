@@ -130,7 +130,7 @@
       box.setAttribute("role", "region");
       box.setAttribute("aria-label", "Samples by step and run");
       bar.append(
-        toggle("Mark what is new since the step before", Boolean(own.get("changes")), (on) => {
+        toggle("Highlight changes since the previous step", Boolean(own.get("changes")), (on) => {
           own.set({ changes: on }, { push: true });
           showSamples();
         }),
