@@ -140,7 +140,7 @@ def describe_space(folder: Path, needed: int) -> str:
         return f"it needs {needed:,} bytes"
     free = disk.f_bavail * disk.f_frsize
     if disk.f_files and not disk.f_favail and free > needed:
-        return f"no inodes are free, so that there is no room for another file, although {free:,} bytes are free"
+        return f"no inodes are free, so there is no room for another file, although {free:,} bytes are free"
     return f"it needs {needed:,} bytes, {free:,} are free"
 
 

@@ -170,7 +170,7 @@ VERBS = Registry(
         "check-mixer": Verb(
             "check that a mixer keeps the five promises of the contract", "anaphor.cli.check_mixer:run"
         ),
-        "data": Verb("list data sets, show their files, download them", "anaphor.cli.data:run"),
+        "data": Verb("list data sets and weights, show their files, download data sets", "anaphor.cli.data:run"),
         "models": Verb("list model presets, with their size and the size of their state", "anaphor.cli.models:run"),
     },
 )

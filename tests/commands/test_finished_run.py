@@ -36,7 +36,7 @@ def test_resuming_says_that_nothing_is_left_to_train(run, capsys):
 def test_other_settings_are_refused_without_a_larger_budget(run, error_of):
     files = {path: path.read_bytes() for path in (run / "spec.yaml", run / "result.json")}
     line = error_of([*AGAIN, "--force", "--lr", "0.01"])
-    assert "run is finished, so that other settings have no effect: lr was 0.001 and is 0.01" in line
+    assert "run is finished, so other settings have no effect: lr was 0.001 and is 0.01" in line
     assert files == {path: path.read_bytes() for path in files}
     assert main([*AGAIN, "--force", "--lr", "0.01", "--steps", "4"]) == 0
     assert json.loads((run / "result.json").read_text())["steps"] == 4

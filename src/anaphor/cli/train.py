@@ -49,7 +49,7 @@ class TrainFlags:
     overwrite: bool = False
     """Replace the run in --out; it is deleted."""
     save_minutes: float = 5.0
-    """Minutes between checkpoints, beside those of validations."""
+    """Minutes between checkpoints, in addition to those at validations."""
     threads: int | None = None
     """CPU threads (all cores, or those of the resumed run, if not given)."""
     no_test: bool = False

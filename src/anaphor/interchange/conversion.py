@@ -90,7 +90,7 @@ def _check_head(pretrained: Pretrained, folder: Path | str) -> None:
     reason = f"problem_type={pretrained.problem_type!r}" if is_other else "one output"
     if is_other or len(pretrained.classes) == 1:
         raise DataError(
-            f"{folder}: its head has {reason}, so that it does not choose one of several classes; only such heads can "
+            f"{folder}: its head has {reason}, so it does not choose one of several classes; only such heads can "
             f"be converted (`train classify --init` starts from its other weights)"
         )
 

@@ -14,8 +14,9 @@ from anaphor.flags import Positional, parse
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Read a folder as transformers writes it (config.json, safetensors, tokenizer.json) and write it as a run, which
-    every verb takes. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX and ViT. Nothing in it is executed."""
+    """Read a folder in the format of transformers (config.json, safetensors, tokenizer.json) and write it as a run,
+    which every verb accepts. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX and ViT. Nothing in it is
+    executed."""
 
     folder: Annotated[Path, Positional("DIR")]
     """Folder to read."""

@@ -187,7 +187,7 @@ def block_bootstrap(
             f"losses {a.shape} and {b.shape}, lines {line.shape}: give the same items, one line number for each"
         )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise DataError("a loss is not finite, so that their mean is not finite either")
+        raise DataError("a loss is not finite, so their mean is not finite either")
     if (np.diff(line) < 0).any():
         raise ConfigError("line numbers decrease: give the items in the order of the text")
     starts = np.flatnonzero(np.diff(line, prepend=line[0] - 1))

@@ -97,7 +97,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     layer_kernel_sizes: tuple[int, ...] = ()
     """Kernel size of each layer, in place of kernel_size; it has no effect on layers other than qrnn."""
     causal: bool = True
-    """Refuse layers that see later tokens; --no-causal allows them, and then there is no perplexity."""
+    """Refuse layers that attend to later tokens; --no-causal allows them, but then there is no perplexity."""
 
     def __post_init__(self) -> None:
         from anaphor.models.initialize import INIT_SCHEMES
@@ -172,7 +172,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             mixer = mixer_spec(name, width=width if residual else width_in, width_out=width, **own)
             if self.causal and mixer.noncausal_reason is not None:
                 raise ConfigError(
-                    f"mixer {name!r} needs the whole sequence, so that a token would see what it is to predict: "
+                    f"mixer {name!r} needs the whole sequence, and would let a token attend to those it must predict: "
                     f"{mixer.noncausal_reason}; causal=False allows it"
                 )
             blocks.append(self._block(mixer, norm, residual, dropout))

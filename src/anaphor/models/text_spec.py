@@ -28,7 +28,7 @@ class TextEncoderSpec(TokenModelSpec):
     embedding_norm: bool = False
     """Layer norm of the embeddings."""
     absolute_positions: bool = False
-    """Learned positions of the embeddings beside a position encoding inside attention (as MPNet)."""
+    """Learned positions of the embeddings, in addition to a position encoding inside attention (as MPNet)."""
     position_offset: int = 0
     """Row of the table of learned positions that the first token has."""
     pooling: str = "mean"
@@ -48,8 +48,8 @@ class TextEncoderSpec(TokenModelSpec):
         look_up(POOLERS, self.pooler, "pooler")
         if self.absolute_positions and self.adds_position:
             raise ConfigError(
-                f"absolute_positions go beside a position encoding inside attention, which position={self.position!r} "
-                f"is not; for learned positions alone use position='learned'"
+                f"absolute_positions need a position encoding inside attention, not position={self.position!r}; "
+                "for learned positions alone use position='learned'"
             )
         if self.pooling == "cls" and not self.is_noncausal:
             raise ConfigError(

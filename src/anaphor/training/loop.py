@@ -306,7 +306,7 @@ def resume(run: TrainingRun) -> list[str] | None:
     restore(run, saved)
     if saved.metadata["spec"] != run.metadata["spec"] and changes and is_over(run):
         raise ConfigError(
-            f"{folder.folder} is finished, so that other settings have no effect: {'; '.join(changes)}; "
+            f"{folder.folder} is finished, so other settings have no effect: {'; '.join(changes)}; "
             f"give a larger budget as well, or train another run"
         )
     # A test split that was to stay unread stays unread.

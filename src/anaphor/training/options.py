@@ -33,7 +33,7 @@ class TrainOptions:
     tensorboard: bool = False
     """Write TensorBoard events."""
     save_minutes: float = 5.0
-    """Minutes between checkpoints, beside those of validations."""
+    """Minutes between checkpoints, in addition to those at validations."""
     save_only_model: bool = False
     """Validations save the weights alone, and only if they are the best so far. What a resume needs, which is several
     times as large, is saved every `save_minutes`, and when training is stopped."""

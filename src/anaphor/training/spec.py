@@ -129,7 +129,7 @@ class FineTuning:
     init: str | None = None
     """Run, or folder of transformers, with the initial weights; model and tokenizer come with them."""
     freeze: int | None = None
-    """Freeze the embeddings and so many of the first layers."""
+    """Freeze the embeddings and this many of the first layers."""
     lora: int | None = None
     """LoRA, with --init: rank of adapters of all linear maps of the layers; other weights but the head are frozen."""
 

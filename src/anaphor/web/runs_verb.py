@@ -64,7 +64,7 @@ class Options:
     watch: bool = False
     """Refresh until Ctrl-C; where there is no terminal, print again after each change."""
     interval: float = 2.0
-    """Seconds between two looks of --watch."""
+    """Seconds between two refreshes of --watch."""
     csv: bool = False
     """Print CSV, with a column for each setting that differs."""
     json: bool = False

@@ -24,7 +24,7 @@ class EvaluateOptions:
     """Options for language models."""
 
     data: str | None = None
-    """Other text than that of training: a name, a folder or a file, which is scored as a whole."""
+    """Text other than that of training: a name, a folder or a file, which is scored as a whole."""
     bptt: tuple[int, ...] = ()
     """Segment lengths; one row each (that of training if not given)."""
     carry: bool | None = None
