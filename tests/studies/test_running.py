@@ -1,7 +1,10 @@
 """A study runs what is missing, chooses by validation, seals the choice, and only then reads test."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +18,9 @@ from anaphor.studies import worker
 from anaphor.studies.cell import CODE, DIGESTS, JOB, STOP, TEST, make_cell
 from anaphor.studies.engines import JobResult
 from anaphor.studies.search import MIN_CELLS
-from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure, lock_study
+from anaphor.studies.study import MAX_RESTARTS, Study, describe_failure
 from anaphor.studies.study_file import read_study
+from anaphor.studies.study_folder import lock_study
 from studies.here import Here, Silent, logged
 
 STUDY = """
@@ -268,6 +272,18 @@ def test_two_processes_do_not_run_one_study(tmp_path):
         lock_study(tmp_path / "out"),
     ):
         pass
+
+
+def test_a_second_study_in_a_folder_is_refused_before_torch_is_imported(tmp_path):
+    script = (
+        "import sys; from anaphor.cli.main import main; code = main(sys.argv[1:]);"
+        "sys.exit(f'torch is imported, code {code}' if 'torch' in sys.modules else code)"
+    )
+    words = ["study", "echo", "--out", str(tmp_path / "out")]
+    with lock_study(tmp_path / "out"):
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"{tmp_path / 'out'} is in use by process {os.getpid()}" in done.stderr
 
 
 def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():

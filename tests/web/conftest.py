@@ -76,8 +76,9 @@ def train_all(root):
 
 def run_study(root):
     from anaphor.studies.report import report
-    from anaphor.studies.study import Study, lock_study
+    from anaphor.studies.study import Study
     from anaphor.studies.study_file import read_study
+    from anaphor.studies.study_folder import lock_study
     from studies.here import Here, Silent
 
     (root / "study.yaml").write_text(STUDY % (root / "data" / "text.txt"))

@@ -9,7 +9,7 @@ pytest.importorskip("anaphor.studies")
 
 from anaphor.errors import DataError
 from anaphor.metrics.statistics import confidence_interval
-from anaphor.studies.study import lock_study
+from anaphor.studies.study_folder import lock_study
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import Catalog, make_id
 from anaphor.web.study_view import read_study

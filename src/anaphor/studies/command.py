@@ -20,7 +20,8 @@ from anaphor.studies.import_runs import import_runs
 from anaphor.studies.progress import make_progress
 from anaphor.studies.report import report
 from anaphor.studies.spec import StudySpec
-from anaphor.studies.study import FINAL, Study, lock_study, validate_data, validate_sealed
+from anaphor.studies.study import FINAL, Study, validate_data, validate_sealed
+from anaphor.studies.study_folder import lock_study
 from anaphor.studies.validation import estimate_range, validate_study
 from anaphor.studies.verb import Options
 

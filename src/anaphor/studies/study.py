@@ -10,9 +10,8 @@ import math
 import signal
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
@@ -22,18 +21,17 @@ from typing import Any, Protocol
 import yaml
 
 from anaphor.errors import ConfigError, DataError, count_noun
-from anaphor.files import append_file, delete, refuse_links, replace_file, write_file
+from anaphor.files import append_file, delete, replace_file, write_file
 from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
-from anaphor.training.lock import hold_lock
+from anaphor.studies.study_folder import CELLS, FROZEN, LOG
 from anaphor.training.run_folder import STUDY, RunFolder
 from anaphor.training.trusted_data import trust_run
 from anaphor.yaml_files import read_mapping
 
-FROZEN, LOG, CELLS = "seal.json", "log.jsonl", "cells"  # by these names in all studies
 SEARCH_KEYS = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # they decide a search
 MAX_RESTARTS = 5  # of a cell whose process is killed by a signal, before it counts as failed
 FINAL = ("finished", "diverged", "stopped")  # statuses that remain when the study is run again
@@ -307,22 +305,6 @@ def describe_failure(result: JobResult) -> str:
         hint = " (the system may be out of memory)" if number == signal.SIGKILL else ""
         return f"killed by signal {number}, {MAX_RESTARTS + 1} times{hint}"
     return result.last_line or f"exit code {result.exit_code}"
-
-
-@contextmanager
-def lock_study(folder: Path) -> Iterator[None]:
-    """Be the only process that runs the study in this folder."""
-    if RunFolder(folder).exists:
-        raise ConfigError(f"{folder} has a run in it: use another --out")
-    with ExitStack() as held:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name in (STUDY, LOG, FROZEN, CELLS):  # before anything is trained
-                refuse_links(folder / name, folder)
-            held.enter_context(hold_lock(folder / ".lock", str(folder)))
-        except OSError as error:
-            raise ConfigError(f"cannot write to {folder}: {error.strerror or error}; use another --out") from None
-        yield
 
 
 def validate_data(settings: Iterable[Setting], task: str) -> None:

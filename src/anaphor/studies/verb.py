@@ -18,6 +18,7 @@ from anaphor.studies.axes import format_value, read_seeds
 from anaphor.studies.names import MAX_NAME, check_name
 from anaphor.studies.spec import TESTS, StudySpec
 from anaphor.studies.study_file import find_study_file, list_presets, read_study
+from anaphor.studies.study_folder import refuse_running
 from anaphor.yaml_files import parse_yaml, read_mapping
 
 
@@ -78,6 +79,8 @@ def run(argv: Sequence[str]) -> int:
         import_file(path)
     spec = build_spec(options)
     folder = options.out or Path("studies") / default_name(spec)
+    if not options.dry_run:
+        refuse_running(folder)  # before torch is imported: a folder that is in use is refused at once
     from anaphor.studies.command import print_cells, run_study
 
     return print_cells(spec, folder, options) if options.dry_run else run_study(spec, folder, options)
