@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.config import check_at_least
+from anaphor.config import MAX_BEAM, check_at_least, check_range
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode, prefill
 from anaphor.generate import check_finite, check_prompt
@@ -41,7 +41,8 @@ class Beam:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_at_least(1, beam=self.width, max_length=self.max_length)
+        check_range(1, MAX_BEAM, beam=self.width)
+        check_at_least(1, max_length=self.max_length)
         if not 0 <= self.length_penalty <= 10:  # beyond, a power of the length overflows
             raise ConfigError(f"length_penalty={self.length_penalty}: it must be from 0 to 10")
 

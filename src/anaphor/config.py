@@ -26,6 +26,7 @@ Settings = TypeVar("Settings")
 
 FORMAT = 2
 """Format number of spec files and checkpoints."""
+MAX_VOCABULARY, MAX_LAYERS, MAX_BEAM = 10_000_000, 10_000, 10_000
 LISTED = 12
 """Most names that an error lists."""
 NOT_SETTINGS = ("format", "task", "environment", "imports", "hardware")
@@ -75,6 +76,15 @@ def check_at_least(least: int, **settings: float | None) -> None:
     for name, value in settings.items():
         if value is not None and value < least:
             raise ConfigError(f"{name}={value}: it must be at least {least}")
+
+
+def check_range(least: int, most: int, **settings: int | None) -> None:
+    """Raise for the first setting outside a range; one that is not set is None. The upper bound is one that no model or
+    machine reaches: beyond it a program would run for hours, or out of memory, before it says anything."""
+    check_at_least(least, **settings)
+    for name, value in settings.items():
+        if value is not None and value > most:
+            raise ConfigError(f"{name}={value}: it must be at most {most:,}")
 
 
 def check_below_one(**settings: float) -> None:

@@ -259,7 +259,7 @@ def _suggest_as_value(kind: type, before: Sequence[str], argument: str) -> str:
     text = [flag for flag in flags if flag.kind in (str, Path)]
     if any(before and f"--{flag.name}" == before[-1].replace("_", "-") for flag in text if not flag.positional):
         return f"as a value: {before[-1]}={quote(argument)}"
-    if any(flag.positional and flag.several for flag in text):
+    if any(flag.positional and flag.several and flag.metavar.startswith("TEXT") for flag in text):
         return f"as a text: -- {quote(argument)}"
     return ""
 

@@ -57,6 +57,8 @@ def import_file(path: Path | str) -> ImportedFile:
     """
     given, path = path, find_file(path, ".py", EXAMPLES).absolute()
     try:
+        if not path.is_dir() and not path.is_file() and path.exists():  # to read a named pipe would wait for a writer
+            raise ConfigError(f"--import {given}: it is not a regular file")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"--import {given}: {error.strerror}") from None

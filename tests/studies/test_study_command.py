@@ -469,6 +469,7 @@ def test_presets_are_listed(capsys):
         (["bptt", "--data", "wikitex-2"], "did you mean 'wikitext-2'"),
         (["bptt", "--workers", "0"], "at least 1"),
         (["bptt", "--threads", "0"], "threads=0: it must be at least 1"),
+        (["bptt", "--workers", "1000000000"], "workers=1000000000: it must be at most 1,024"),
         (["bptt", "--threads", "-1", "--dry-run"], "threads=-1: it must be at least 1"),
         (["bptt", "--per-device", "0", "--engine", "ray"], "per_device=0: it must be at least 1"),
         (["bptt", "--set", "bptt=5", "--dry-run"], "the study varies bptt (5, 10, 20, 40, 80)"),

@@ -104,6 +104,12 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, error_of, text, message):
     assert message in line
 
 
+def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path, error_of):
+    os.mkfifo(tmp_path / "parts.py")
+    line = error_of(["train", "lm", "--import", str(tmp_path / "parts.py"), "--data", "grammar"])
+    assert line == f"--import {tmp_path / 'parts.py'}: it is not a regular file"
+
+
 def test_a_metric_that_is_missing_from_a_result_is_refused_in_one_line(tmp_path, error_of):
     text = (
         FILE.read_text().replace("Result(values, ", 'Result({"other": 1.0}, ').replace('"digit-sum"', '"digit-sum-2"')

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
-from anaphor.config import check_at_least
+from anaphor.config import MAX_BEAM, check_at_least, check_range
 from anaphor.errors import ConfigError
 from anaphor.flags import before_end
 from anaphor.tasks.lm.sampling import WITHOUT_SAMPLING, check_sampling
+
+MAX_SAMPLES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,9 @@ class Options(RunOptions):
     """Replay the step of a token as a CUDA graph, on a GPU."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, tokens=self.tokens, samples=self.samples, batch_size=self.batch_size)
+        check_at_least(1, tokens=self.tokens, batch_size=self.batch_size)
+        check_range(1, MAX_SAMPLES, samples=self.samples)
+        check_range(1, MAX_BEAM, beam=self.beam)
         if self.prompt and self.file is not None:
             raise ConfigError(f"prompt={self.prompt!r} and file={self.file}: give one of them")
         check_sampling(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})

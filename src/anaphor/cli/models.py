@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import print_table
-from anaphor.config import check_at_least, look_up
+from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.flags import Positional, parse
 from anaphor.registry import PRESETS, TASKS, Registry, import_object
 
@@ -35,6 +35,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_at_least(0, tokens=self.tokens)
+        check_range(1, MAX_VOCABULARY, vocabulary=self.vocabulary)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
-from anaphor.config import check_at_least
+from anaphor.config import MAX_BEAM, check_range
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional
 from anaphor.tasks.given_texts import check_texts
@@ -46,7 +46,7 @@ class Options(RunOptions):
                 "or name a file with --file"
             )
         check_texts(self.texts, self.file)
-        check_at_least(1, beam=self.beam)
+        check_range(1, MAX_BEAM, beam=self.beam)
         if not 1 <= self.n_best <= self.beam:
             raise ConfigError(f"n_best={self.n_best}: it must be at least 1 and at most the beam of {self.beam}")
         if self.layer is not None and not (self.align or self.out is not None or self.json):

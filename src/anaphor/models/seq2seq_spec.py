@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import check_at_least, look_up
+from anaphor.config import MAX_LAYERS, MAX_VOCABULARY, check_range, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import (
     ConvolutionOptions,
@@ -122,7 +122,8 @@ class Seq2SeqSpec(
             check_mixers(self, side)
         look_up(CONDITIONS, self.condition, "condition")
         look_up(TIES, self.tied, "tie")
-        check_at_least(1, source_vocabulary=self.source_vocabulary, encoder_layers=self.encoder_layers)
+        check_range(1, MAX_VOCABULARY, source_vocabulary=self.source_vocabulary)
+        check_range(1, MAX_LAYERS, encoder_layers=self.encoder_layers)
         find_position(self.position)
         if self.tied == "all" and self.source_vocabulary != self.vocabulary:
             raise ConfigError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anaphor.config import check_at_least, look_up
+from anaphor.config import MAX_LAYERS, MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.spec import (
     LayerOptions,
@@ -104,7 +104,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
         check_types(self)
         check_mixers(self, "mixers")
-        check_at_least(1, width=self.width, layers=self.layers, max_positions=self.max_positions)
+        check_at_least(1, width=self.width, max_positions=self.max_positions)
+        check_range(1, MAX_LAYERS, layers=self.layers)
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
         look_up(INIT_SCHEMES, self.init_scheme, "init scheme")
@@ -252,7 +253,8 @@ class TokenModelSpec(TokenOptions, BackboneSpec):
     """A model of tokens: embeddings and a stack of layers. Subclasses say what reads the hidden states."""
 
     def _check_input(self) -> None:
-        check_at_least(1, vocabulary=self.vocabulary, embedding=self.embedding)
+        check_range(1, MAX_VOCABULARY, vocabulary=self.vocabulary)
+        check_at_least(1, embedding=self.embedding)
         for name in ("input_dropout", "output_dropout", "word_dropout"):
             check_probability(**{name: getattr(self, name)})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from anaphor.config import check_at_least, look_up
+from anaphor.config import check_at_least, check_range, look_up
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
 from anaphor.imported_files import import_file
@@ -20,6 +20,8 @@ from anaphor.studies.spec import TESTS, StudySpec
 from anaphor.studies.study_file import find_study_file, list_presets, read_study
 from anaphor.studies.study_folder import refuse_running
 from anaphor.yaml_files import parse_yaml, read_mapping
+
+MAX_WORKERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +100,7 @@ def default_name(spec: StudySpec) -> str:
 def build_spec(options: Options) -> StudySpec:
     """The study, overridden by the command line."""
     for name in ("threads", "per_device", "workers"):
-        count = getattr(options, name)
-        if count is not None and count < 1:
-            raise ConfigError(f"{name}={count}: it must be at least 1")
+        check_range(1, MAX_WORKERS, **{name: getattr(options, name)})
     if options.of is not None:
         from anaphor.studies.import_runs import read_study_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least, check_below_one, look_up, optional_section
+from anaphor.config import MAX_VOCABULARY, check_at_least, check_below_one, check_range, look_up, optional_section
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.spec import reject_unused_by_model
@@ -100,6 +100,7 @@ class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunS
         RunSpec.__post_init__(self)
         self.check_fine_tuning()
         check_at_least(1, max_length=self.max_length, pad_to=self.pad_to)
+        check_range(1, MAX_VOCABULARY, vocabulary=self.vocabulary)
         check_seed(self.split_seed, "split_seed")
         find_metric(METRICS, self.select)
         look_up(CLASS_WEIGHTS, self.class_weights, "class weights")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anaphor.config import check_at_least, look_up, optional_section
+from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up, optional_section
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
 from anaphor.models.language_model_spec import LanguageModelSpec
@@ -91,6 +91,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         look_up(BATCHINGS, self.batching, "batching")
         look_up(PROTOCOLS, self.protocol, "protocol")
         check_at_least(1, bptt=self.bptt, eval_batch_size=self.eval_batch_size)
+        check_range(1, MAX_VOCABULARY, vocabulary=self.vocabulary)
         find_metric(METRICS, self.select)
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anaphor.config import check_at_least, check_below_one, optional_section
+from anaphor.config import (
+    MAX_BEAM,
+    MAX_LAYERS,
+    MAX_VOCABULARY,
+    check_at_least,
+    check_below_one,
+    check_range,
+    optional_section,
+)
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric, find_metric
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
@@ -92,7 +100,9 @@ class TranslationRunSpec(TranslationEvaluation, TranslationTraining, Translation
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, batch_tokens=self.batch_tokens, pad_to=self.pad_to, max_length=self.max_length)
-        check_at_least(1, beam=self.beam, encoder_layers=self.encoder_layers)
+        check_range(1, MAX_BEAM, beam=self.beam)
+        check_range(1, MAX_LAYERS, encoder_layers=self.encoder_layers)
+        check_range(1, MAX_VOCABULARY, vocabulary=self.vocabulary)
         find_metric(METRICS, self.select)
         if self.condition == "none" and (self.encoder or self.encoder_layers is not None):
             raise ConfigError("condition='none' does not read the source: leave out --encoder and --encoder-layers")
