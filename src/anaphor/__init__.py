@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on first use
     from anaphor.api import execute as execute
     from anaphor.api import train as train
+    from anaphor.data.masked_batches import MaskedBatch as MaskedBatch
+    from anaphor.data.masked_batches import MaskedBatches as MaskedBatches
     from anaphor.errors import AnaphorError as AnaphorError
     from anaphor.errors import CheckpointError as CheckpointError
     from anaphor.errors import ConfigError as ConfigError
@@ -39,6 +41,10 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_verb as register_verb
     from anaphor.tasks.evaluations import Evaluation as Evaluation
     from anaphor.tasks.evaluations import Variant as Variant
+    from anaphor.tasks.model_options import LanguageModelSection as LanguageModelSection
+    from anaphor.tasks.token_experiment import TokenExperiment as TokenExperiment
+    from anaphor.tasks.token_experiment import position_metrics as position_metrics
+    from anaphor.tasks.token_experiment import score_positions as score_positions
     from anaphor.trace import trace as trace
     from anaphor.training.callbacks import Callback as Callback
     from anaphor.training.callbacks import NullCallback as NullCallback
@@ -62,6 +68,7 @@ if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count w
 _PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "models", "taps", "trace")
 _PUBLIC = {
     "anaphor.api": ("execute", "train"),
+    "anaphor.data.masked_batches": ("MaskedBatch", "MaskedBatches"),
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
     "anaphor.imported_files": ("import_file",),
     "anaphor.inspect": ("recorded",),
@@ -107,6 +114,8 @@ _PUBLIC = {
     ),
     "anaphor.studies": ("StudySpec", "read_study"),
     "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
+    "anaphor.tasks.model_options": ("LanguageModelSection",),
+    "anaphor.tasks.token_experiment": ("TokenExperiment", "position_metrics", "score_positions"),
     "anaphor.training.callbacks": ("Callback", "NullCallback"),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec",),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from anaphor.config import optional_section
 from anaphor.errors import ConfigError
+from anaphor.models.language_model_spec import LanguageModelSpec
+from anaphor.models.spec import reject_unused_by_model
+from anaphor.training.spec import ModelSection
+
+if TYPE_CHECKING:
+    from anaphor.models.language_model import LanguageModel
 
 REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
     "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes"),
@@ -44,3 +51,46 @@ def drop_implied_options(
 def pick_options(kind: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are options of this class; None for those that do not apply."""
     return {field.name: settings.get(field.name) for field in fields(kind)}
+
+
+LanguageModelOptions: Any = optional_section(
+    LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary", "words", "extras"]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSection(LanguageModelOptions, ModelSection):  # type: ignore[misc] # made at run time
+    """Model preset and its options. A task of your own inherits it before `RunSpec`, and has the same flags."""
+
+    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
+
+    model: str = "lstm"
+    """Model preset; `anaphor models` lists them."""
+
+    def model_spec(self, vocabulary: int, words: tuple[str, ...] | None = None) -> LanguageModelSpec:
+        """The model's own spec: the preset with the options that were given. `words` are those of the vocabulary."""
+        from anaphor.models.presets import preset
+
+        run: Any = self
+        sizes: dict[str, Any] = {"vocabulary": vocabulary, "words": words}
+        model = preset(self.model, **sizes, extras=run.model_extras(), **run.model_options())
+        run.check_extras(model)
+        return model
+
+    def build_model(self, vocabulary: int, words: tuple[str, ...] | None = None) -> LanguageModel:
+        """A model with freshly drawn weights."""
+        return self.model_spec(vocabulary, words).build()
+
+    def reject_unused_flags(self, flags: Collection[str]) -> None:
+        reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
+
+    @classmethod
+    def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of a run's spec file without those that its preset and the other options imply."""
+        parent: Any = super()
+        kept: dict[str, Any] = parent.drop_implied(settings)
+        if kept.get("init") is not None:  # the model comes with pretrained weights
+            return kept
+        return drop_implied_options(
+            kept, LanguageModelOptions, lambda kept: cls(**kept).model_spec(vocabulary=2).used_settings()
+        )

@@ -6,21 +6,18 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up, optional_section
+from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
-from anaphor.models.language_model_spec import LanguageModelSpec
-from anaphor.models.spec import reject_unused_by_model
 from anaphor.tasks.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, describe_overlap, describe_values
-from anaphor.tasks.model_options import REPLACED_LAYERS, drop_implied_options
+from anaphor.tasks.model_options import LanguageModelSection
 from anaphor.training.spec import (
     FREE_WITH_INIT,
     DataSection,
     EvaluationSection,
     FineTuning,
-    ModelSection,
     RunSpec,
     TrainingSection,
 )
@@ -44,19 +41,6 @@ class LanguageData(DataSection):
     """Vocabulary size of the tokenizers word, treebank, character and bpe."""
     batching: str = "stream"
     """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
-
-
-LanguageModelOptions: Any = optional_section(
-    LanguageModelSpec, "LanguageModelOptions", "model", exclude=["vocabulary", "words", "extras"]
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanguageModelSection(LanguageModelOptions, ModelSection):  # type: ignore[misc] # made at run time
-    """Model preset and its options."""
-
-    model: str = "lstm"
-    """Model preset; `anaphor models` lists them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +67,6 @@ class LanguageEvaluation(EvaluationSection):
 class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection, LanguageData, RunSpec):
     """Train a language model."""
 
-    replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_fine_tuning()
@@ -103,16 +85,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
                 )
         self.reject_adopted_flags(flags, FREE_WITH_INIT)
         if self.init is None:
-            reject_unused_by_model(self, flags, lambda: self.model_spec(vocabulary=2))
-
-    def model_spec(self, vocabulary: int, words: tuple[str, ...] | None = None) -> LanguageModelSpec:
-        """The model's own spec: the preset with the options that were given. `words` are those of the vocabulary."""
-        from anaphor.models.presets import preset
-
-        sizes: dict[str, Any] = {"vocabulary": vocabulary, "words": words}
-        model = preset(self.model, **sizes, extras=self.model_extras(), **self.model_options())
-        self.check_extras(model)
-        return model
+            super().reject_unused_flags(flags)
 
     @classmethod
     def drop_implied(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,10 +94,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
             return settings
         spec = cls(**settings)
         implied = spec.carry is not None and spec.carry == spec.model_spec(vocabulary=2).can_carry
-        kept = {name: value for name, value in settings.items() if not (name == "carry" and implied)}
-        return drop_implied_options(
-            kept, LanguageModelOptions, lambda kept: cls(**kept).model_spec(vocabulary=2).used_settings()
-        )
+        return {name: value for name, value in settings.items() if not (name == "carry" and implied)}
 
 
 def describe(result: Mapping[str, Any]) -> list[str]:

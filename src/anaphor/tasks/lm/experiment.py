@@ -33,15 +33,11 @@ from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.models.presets import PRESETS
 from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras
-from anaphor.tasks.lm import (
-    STREAM_ONLY,
-    LanguageModelOptions,
-    LanguageRunSpec,
-)
+from anaphor.tasks.lm import STREAM_ONLY, LanguageRunSpec
 from anaphor.tasks.lm.look import look_at, write
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
 from anaphor.tasks.lm.sampling import check_sampling
-from anaphor.tasks.model_options import pick_options
+from anaphor.tasks.model_options import LanguageModelOptions, pick_options
 from anaphor.tasks.own_stack import describe_own_stack
 from anaphor.tasks.unknown_words import describe_mostly_unknown
 from anaphor.training.device import choose_device

@@ -8,8 +8,9 @@ from typing import Any
 
 from anaphor.errors import DataError
 from anaphor.models.language_model import LanguageModel
-from anaphor.tasks.lm import LanguageModelOptions, LanguageRunSpec
+from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
+from anaphor.tasks.model_options import LanguageModelOptions
 from anaphor.training.pretrained import Pretrained
 from anaphor.training.run_folder import NO_DATA
 
