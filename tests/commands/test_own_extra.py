@@ -4,6 +4,7 @@ an evaluation and a verb. It trains, resumes, and is seen everywhere, as the ext
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from anaphor.shipped_files import EXAMPLES
 from anaphor.training.run_folder import RunFolder
 from anaphor.yaml_files import read_mapping
 
-FILE = EXAMPLES / "repetition.py"
+EXAMPLE = EXAMPLES / "repetition.py"
 PAGE = Path(__file__).parents[2] / "docs" / "own-extras.md"
-IMPORT = ["--import", str(FILE)]
+IMPORT = ["--import", "own.py"]
 FLAGS = ["--unit-embeddings", "--repetition", "--z-loss", "0.01", "--log-bonus"]
 SMALL = ["--data", "text", "--width", "8", "--bptt", "8", "--batch-size", "2", "--eval-every", "3", "--lr", "0.05"]
 TRAIN = ["train", "lm", *IMPORT, *SMALL, "--steps", "9", "--device", "cpu", "--no-test", "--json"]
@@ -28,8 +29,14 @@ TRAIN = ["train", "lm", *IMPORT, *SMALL, "--steps", "9", "--device", "cpu", "--n
 pytestmark = pytest.mark.usefixtures("single_precision")
 
 
+@pytest.fixture(autouse=True)
+def file(text, tmp_path):
+    """The user's file, in the current folder, far from the package."""
+    return shutil.copy(EXAMPLE, tmp_path / "own.py")
+
+
 @pytest.fixture
-def run(text, tmp_path, capsys):
+def run(tmp_path, capsys):
     assert main([*TRAIN, *FLAGS, "--out", "run"]) == 0
     capsys.readouterr()
     return tmp_path / "run"
@@ -45,10 +52,10 @@ def losses(run):
 
 def test_the_page_shows_the_file():
     shown = PAGE.read_text(encoding="utf-8").partition('title="repetition.py" }\n')[2].partition("```")[0]
-    assert shown == FILE.read_text(encoding="utf-8")
+    assert shown == EXAMPLE.read_text(encoding="utf-8")
 
 
-def test_each_part_changes_the_run(text, tmp_path):
+def test_each_part_changes_the_run(tmp_path):
     """But the callback, which watches."""
     found = {}
     for flags in ([], ["--unit-embeddings"], ["--repetition"], ["--z-loss", "0.01"], ["--repetition", "--log-bonus"]):
@@ -78,14 +85,14 @@ def test_it_resumes_bit_identically_after_a_kill(run, tmp_path):
         assert whole[name] == resumed[name], name
 
 
-def test_a_run_needs_its_file(run):
+def test_a_run_needs_its_file(run, file):
     words = [sys.executable, "-m", "anaphor", "evaluate", str(run), "--device", "cpu"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # this process has imported it
     assert done.returncode == 2
-    assert done.stderr == f"anaphor: {run} was trained with parts of repetition.py: pass --import repetition.py\n"
+    assert done.stderr == f"anaphor: {run} was trained with parts of own.py: pass --import {file}\n"
 
 
-def test_its_settings_are_in_help_and_spec(run, capsys):
+def test_its_settings_are_in_help_and_spec(run, file, capsys):
     assert main(["train", "lm", *IMPORT, "--help"]) == 0
     text = capsys.readouterr().out
     sections = dict(re.findall(r"^(repetition[\w ]*) options:\n(.*?)(?:\n\n|\Z)", text, flags=re.MULTILINE | re.DOTALL))
@@ -95,7 +102,7 @@ def test_its_settings_are_in_help_and_spec(run, capsys):
     document = read_mapping(run / "spec.yaml")
     assert document["repetition"] == {"unit_embeddings": True, "repetition": True}
     assert document["repetition_training"] == {"z_loss": 0.01, "log_bonus": True}
-    assert [Path(one["file"]) for one in document["imports"]] == [FILE]
+    assert [Path(one["file"]) for one in document["imports"]] == [file]
     assert main(["evaluate", str(run), *IMPORT, "--help"]) == 0
     assert "--without-repetition" in capsys.readouterr().out
 
@@ -124,5 +131,5 @@ def test_its_verb_has_a_line_of_help_and_flags(run, capsys):
         (["--repetiton"], "--repetition"),
     ],
 )
-def test_its_mistakes_are_one_line(text, error_of, flags, message):
+def test_its_mistakes_are_one_line(error_of, flags, message):
     assert message in error_of([*TRAIN, *flags, "--out", "run"])

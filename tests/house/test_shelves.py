@@ -54,6 +54,14 @@ assert main([*words, "--out", folder]) == 0
 assert main(["evaluate", folder, "--device", "cpu"]) == 0
 assert main(["score", folder, "a b", "--device", "cpu"]) == 0
 """
+WITH_EXTRAS = [
+    ("train", "lm", "--recipe", "wikitext-2-pointer", "--dry-run"),
+    ("train", "translate", "--recipe", "multi30k-transformer", "--dry-run"),
+    ("train", "lm", "--data", "grammar", "--pointer-memory", "8", "--dry-run"),
+    ("evaluate", "tests/extras/old_runs/lm-pointer"),
+    ("train", "lm", "--resume", "--out", "tests/extras/old_runs/lm-pointer"),
+]
+"""A recipe, a flag and a run with settings of extras."""
 A_PART = ["training", "commands/test_command.py", "commands/test_mistakes.py", "test_config.py", "test_evaluation.py"]
 """Tests that run often without any shelf."""
 
@@ -103,6 +111,20 @@ def test_without_shelves_the_rest_works(deleted, tree, tmp_path):
     told = [line for line in done.stdout.splitlines() if line.startswith("anaphor.")]
     assert [line.split()[0] for line in told] == [f"anaphor.{name}" for name in functions]
     assert all(line.endswith("is not installed") for line in told)
+
+
+@pytest.mark.skipif("extras" not in THERE, reason="the extras were deleted")
+@pytest.mark.parametrize("deleted", [pytest.param(("extras",), id="extras")])
+def test_what_needs_a_missing_extra_is_refused_in_one_line(deleted, tree):
+    shutil.copytree(ROOT / "tests" / "extras" / "old_runs", tree / "tests" / "extras" / "old_runs")
+    script = (
+        "import json, sys; from anaphor.cli.main import main; print([main(words) for words in json.loads(sys.argv[1])])"
+    )
+    done = run_python(tree, "-c", script, json.dumps(WITH_EXTRAS))
+    assert done.stdout == f"{[2] * len(WITH_EXTRAS)}\n"
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(WITH_EXTRAS)
+    assert all("settings of an extra need the extra: pass --import FILE, or install it" in line for line in lines)
 
 
 @pytest.mark.parametrize("deleted", [ALL])

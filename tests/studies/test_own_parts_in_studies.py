@@ -1,6 +1,7 @@
 """Mixers, callbacks, extras and tasks of a user's file in a study."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,11 @@ def test_a_callback_has_a_setting_that_varies(study, tmp_path):
     assert counted.read_text() == "step\n" * 2
 
 
-def test_settings_of_an_extra_vary(study):
+def test_settings_of_an_extra_vary(study, tmp_path):
+    """Its file is the user's, in the current folder."""
+    shutil.copy(EXAMPLES / "repetition.py", tmp_path / "own.py")
     axes = "parameters: {repetition: {values: [true, false]}, z_loss: {values: [0.0, 0.01]}}\n"
-    code, cells = study(SMALL + axes, EXAMPLES / "repetition.py")
+    code, cells = study(SMALL + axes, "own.py")
     assert code == 0
     assert [cell["status"] for cell in cells] == ["finished"] * 4
 
