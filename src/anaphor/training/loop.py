@@ -54,6 +54,7 @@ from anaphor.training.curves import draw_curves
 from anaphor.training.device import thread_count
 from anaphor.training.differences import differences
 from anaphor.training.experiment import Experiment
+from anaphor.training.memory import keep_freed_memory
 from anaphor.training.optimizers import Optimizer, OptimizerSpec
 from anaphor.training.options import TrainOptions
 from anaphor.training.paths import UntrustedData, current_data_path, current_init_path, recorded_data_path
@@ -145,7 +146,7 @@ def fit_and_score(run: TrainingRun) -> Outcome:
                 splits = 1 + run.metadata["test"]
                 run.reserve, line = reserve_time(run.experiment, run.budget, progress, splits, run.start)
                 run.options.warn(line)
-            with enforce_limit(run.start, run.limit):
+            with enforce_limit(run.start, run.limit), keep_freed_memory(run.experiment.device):
                 fit(run)
     except TimeIsUp:
         save(run)
