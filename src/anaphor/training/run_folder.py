@@ -324,7 +324,7 @@ class RunFolder:
         try:
             yield
         except Diverged as error:
-            result = {"status": "diverged", "reason": str(error), "run": str(self.folder)}
+            result: dict[str, Any] = {"status": "diverged", "reason": str(error), "run": str(self.folder)}
             if earlier.get("status") == "finished":
                 result = {**earlier, "figures": [str(path) for path in sorted(self._figures())], "resumed": result}
             self.write_result(result)
