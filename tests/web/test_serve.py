@@ -3,10 +3,12 @@
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 import webbrowser
 from pathlib import Path
 
@@ -179,3 +181,66 @@ def test_an_open_page_does_not_keep_the_server_from_ending(start):
         assert idle.recv(12) == b"HTTP/1.1 403"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+def test_the_browser_is_given_a_file_that_only_this_user_can_read(tmp_path, monkeypatch):
+    """Everyone on the computer sees the arguments of a program."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with serve.redirect_file("http://127.0.0.1:1/?token=secret&more") as page:
+        assert page.stat().st_mode & 0o777 == 0o600
+        assert "url=http://127.0.0.1:1/?token=secret&amp;more" in page.read_text()
+        assert "secret" not in page.as_uri()
+    assert not page.exists()
+
+
+def test_the_token_is_in_no_argument_of_the_browser(start, tmp_path):
+    browser = tmp_path / "browser.sh"
+    browser.write_text(
+        '#!/bin/sh\necho "$@" > arguments.part && cat "${1#file://}" > page.html && mv arguments.part arguments\n'
+    )
+    browser.chmod(0o700)
+    process, line = start("--port", "0", BROWSER=str(browser), DISPLAY=":0")
+    token = line.strip().partition("?token=")[2]
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "arguments").exists() and time.monotonic() < deadline:
+        select.select([], [], [], 0.05)
+    arguments = (tmp_path / "arguments").read_text()
+    assert token not in arguments
+    assert token in (tmp_path / "page.html").read_text()
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    assert not Path(arguments.strip().removeprefix("file://")).exists()
+
+
+LIMITED = (
+    "import resource, sys; from anaphor.cli.main import main; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0})); "
+)
+
+
+def test_a_start_with_few_descriptors_is_refused(tmp_path):
+    code = LIMITED.format(64) + "sys.exit(main(['serve', '--port', '0', '--no-browser']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "64 files at a time" in line
+    assert "ulimit -n" in line
+
+
+def test_idle_connections_cost_one_line_and_the_page_is_served_after_them(start, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIMITED.format(256) + "sys.exit(main(['serve', '--port', '0', '--no-browser']))"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        address = process.stdout.readline().strip()
+        port = int(address.partition("/?")[0].rpartition(":")[2])
+        assert ask(address, "/api/runs")[0] == 200
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(700)]
+        assert ask(address, "/api/runs")[0] == 200
+        for connection in idle:
+            connection.close()
+        assert ask(address, "/api/runs")[0] == 200
+    finally:
+        process.terminate()
+        _, complaints = process.communicate(timeout=60)
+    assert len(complaints.splitlines()) <= 3, complaints[:2000]

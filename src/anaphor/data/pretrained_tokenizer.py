@@ -9,6 +9,7 @@ import numpy as np
 
 from anaphor.data.bpe import ALPHABET, BPE, show_bytes
 from anaphor.data.tokenizer import END, UNKNOWN, Ids, Tokenizer, Word
+from anaphor.data.tokenizer_limits import call_library, call_with_limit, check_tokenizer_json, has_expressions
 from anaphor.errors import ConfigError, DataError
 
 
@@ -21,11 +22,10 @@ class PretrainedTokenizer(Tokenizer):
         """`text` is the JSON of the library."""
         import tokenizers
 
-        self.text = text
-        try:
-            self._library: Any = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # noqa: BLE001 (the library raises no class of its own)
-            raise DataError(f"{where} is not a tokenizer of the tokenizers library: {str(error)[:200]}") from None
+        self.text, self.where = text, where
+        check_tokenizer_json(text, where)
+        self._library: Any = call_library(lambda: tokenizers.Tokenizer.from_str(text), where)
+        self._has_expressions = has_expressions(text)
         self._library.no_truncation()
         self._library.no_padding()
         by_id = {number: token for token, number in self._library.get_vocab(with_added_tokens=True).items()}
@@ -33,7 +33,8 @@ class PretrainedTokenizer(Tokenizer):
         self.tokens = tuple(
             self._show(by_id.get(number, f"<{number}>")) for number in range(max(by_id, default=-1) + 1)
         )
-        for name, number in (("boundary", boundary), ("pad", pad)):
+        specials = ((f"the special token {number}", number) for number in self._library.encode("").ids)
+        for name, number in (*specials, ("boundary", boundary), ("pad", pad)):
             if not 0 <= number < len(self.tokens):
                 raise DataError(f"{where}: {name}={number} is outside the vocabulary of {len(self.tokens):,}")
         self.boundary, self.pad = boundary, pad
@@ -85,11 +86,24 @@ class PretrainedTokenizer(Tokenizer):
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(f"the text is not UTF-8 at character {error.start}") from None
-        ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
+        if not self._has_expressions:
+            found = call_library(lambda: self._library.encode(text, add_special_tokens=special), self.where)
+        else:
+            # Of these two the library lets other threads run in the second only.
+            (found,) = call_with_limit(
+                lambda: self._library.encode_batch([text], add_special_tokens=special), len(text), self.where
+            )
+        ids: list[int] = found.ids
         return ids
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        text: str = self._library.decode([int(number) for number in ids], skip_special_tokens=False)
+        row = [int(number) for number in ids]
+        if not self._has_expressions:
+            text: str = call_library(lambda: self._library.decode(row, skip_special_tokens=False), self.where)
+            return text
+        (text,) = call_with_limit(
+            lambda: self._library.decode_batch([row], skip_special_tokens=False), len(row), self.where
+        )
         return text
 
     def to_plain(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import parse_qsl
 
 import h11
@@ -18,6 +19,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from anaphor.web.connections import MAX_CONNECTIONS
 
 MAX_BODY = 1_000_000  # bytes
 HEAD_SECONDS = 10.0
@@ -175,8 +178,22 @@ def _describe(error: Exception) -> Response:
         return error_response(503, "this took too long: try again later")
     if isinstance(error, OSError):  # a disk that fails, too many open files
         return error_response(503, f"the folder cannot be read now: {error.strerror or 'input/output error'}")
-    logger.error("unexpected error", exc_info=error)
+    _log_unexpected(error)
     return error_response(500, "internal error: the terminal of `anaphor serve` shows the details")
+
+
+def _log_unexpected(error: Exception) -> None:
+    """The same error at the same place is shown once."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    place = (type(error), None if last is None else (last.tb_frame.f_code.co_filename, last.tb_lineno))
+    if place not in _SHOWN:
+        _SHOWN.add(place)
+        logger.error("unexpected error (shown once)", exc_info=error)
+
+
+_SHOWN = set[object]()
 
 
 def error_response(status: int, line: str) -> JSONResponse:
@@ -185,15 +202,31 @@ def error_response(status: int, line: str) -> JSONResponse:
 
 class Protocol(H11Protocol):
     """The HTTP protocol of uvicorn, which waits for the head of a request forever. This one closes a connection whose
-    request does not arrive in time, however slowly its bytes come."""
+    request does not arrive in time, however slowly its bytes come, and those that are too many."""
 
     _deadline: asyncio.TimerHandle | None = None
+    limit: ClassVar[int] = MAX_CONNECTIONS
+    """Connections at a time. With a further one, that is closed which has waited longest without a request: without
+    descriptors nobody would be served."""
+    is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
+        if len(self.connections) > self.limit:
+            waiting = [one for one in self.connections if isinstance(one, Protocol) and one._deadline is not None]
+            oldest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0.0, default=self)
+            oldest.refuse()
+
+    def refuse(self) -> None:
+        """Close the connection now."""
+        self.is_refused = True
+        self._stop_watching()
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self.is_refused:
+            return
         super().data_received(data)
         self._watch()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import html
 import ipaddress
 import json
 import logging
@@ -12,8 +13,9 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from anaphor.cli.table import for_terminal
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import Positional, parse
+from anaphor.web.connections import BACKLOG, reserve_descriptors
 
 if TYPE_CHECKING:
     from uvicorn import Config
@@ -57,6 +60,7 @@ def run(argv: Sequence[str]) -> int:
     folder = options.folder
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}")
+    reserve_descriptors()
     listening = listen(options.host, options.port)
     port: int = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
@@ -67,15 +71,17 @@ def run(argv: Sequence[str]) -> int:
     hint = tunnel_hint(options.host, port)
     if hint:
         print(hint, file=sys.stderr, flush=True)
-    if options.browser and has_display():
-        threading.Thread(target=open_browser, args=(address,), daemon=True).start()
     logging.basicConfig(format="anaphor: %(message)s", level=logging.ERROR)
-
-    from uvicorn import Server
-
     # uvicorn closes everything at SIGTERM, and then raises the signal again.
     signal.signal(signal.SIGTERM, _terminate)
-    Server(build_config(folder, token, listening, options.host)).run(sockets=[listening])
+    with contextlib.ExitStack() as stack:
+        if options.browser and has_display():
+            page = stack.enter_context(redirect_file(address))
+            threading.Thread(target=open_browser, args=(page.as_uri(),), daemon=True).start()
+
+        from uvicorn import Server
+
+        Server(build_config(folder, token, listening, options.host)).run(sockets=[listening])
     return 0
 
 
@@ -91,9 +97,10 @@ def build_config(folder: Path, token: str, listening: socket.socket, host: str, 
     access = Access(token, listening.getsockname()[1], frozenset(hosts), any_address=is_wildcard(host))
     return Config(
         build_app(Catalog(folder), access, **options),
-        http=Protocol,
+        http=type("LimitedProtocol", (Protocol,), {"limit": reserve_descriptors()}),
         loop="asyncio",
         ws="none",
+        backlog=BACKLOG,  # as many are accepted before the first is looked at
         log_config=None,
         log_level=logging.CRITICAL,
         access_log=False,
@@ -171,6 +178,30 @@ def has_display() -> bool:
     if sys.platform in ("darwin", "win32") or os.environ.get("BROWSER"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+@contextlib.contextmanager
+def redirect_file(address: str) -> Iterator[Path]:
+    """Inside the block: a page that leads to the address, which only this user can read.
+
+    A browser is given its file, because everyone on this computer can read the arguments of a program, and the address
+    has the token. Browsers from snaps see a folder of temporary files of their own, and in the home folder no hidden
+    files.
+    """
+    folder = Path.home() if os.path.isdir("/snap") else None
+    if folder is not None and not os.access(folder, os.W_OK):
+        folder = None
+    handle, name = tempfile.mkstemp(prefix="anaphor-serve-", suffix=".html", dir=folder)
+    path = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(
+                f'<!doctype html><title>Anaphor</title><meta name="referrer" content="no-referrer">'
+                f'<meta http-equiv="refresh" content="0; url={html.escape(address)}">'
+            )
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def open_browser(address: str) -> None:

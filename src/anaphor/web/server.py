@@ -28,6 +28,7 @@ from starlette.routing import Route
 from anaphor.errors import AnaphorError
 from anaphor.plain_values import replace_nonfinite
 from anaphor.web.catalog import Catalog, Listing
+from anaphor.web.connections import log_once
 from anaphor.web.guard import Access, Guard, error_response
 from anaphor.web.history import read_curves, read_samples
 from anaphor.web.jobs import Busy, Job, Jobs
@@ -57,6 +58,7 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        log_once(asyncio.get_running_loop())
         api.start()
         yield
         await api.close()
