@@ -254,12 +254,14 @@ def on_text(mean, half, p, variance_from="seeds and text"):
 def test_the_two_best_are_compared_on_the_same_tokens():
     names = ("model lstm", "model gru")
     assert describe_block_difference(names, on_text(-0.2, 0.1, 0.0000004), 3, "tokens") == (
-        "on the same tokens the mean loss of model lstm is 0.200 ± 0.100 lower than that of model gru (block bootstrap "
+        "on the same tokens the mean loss of model lstm is 0.20 ± 0.10 lower than that of model gru (block bootstrap "
         "over seeds and text, p < 0.001); their order is significant for text of this kind."
     )
-    assert "is 0.010 ± 0.100 higher than that of model gru" in describe_block_difference(
+    assert "is 0.01 ± 0.10 higher than that of model gru" in describe_block_difference(
         names, on_text(0.01, 0.1, 0.8), 3, "tokens"
     )
+    small = describe_block_difference(names, on_text(-0.00123, 0.00021, 0.001), 3, "tokens")
+    assert "is 0.00123 ± 0.00021 lower than that of model gru" in small, "the interval decides on the digits"
     assert describe_block_difference(names, on_text(-1e-9, 1e-9, 0.01), 3, "images") == (
         "on the same images model lstm and model gru have the same mean loss."
     )
@@ -268,12 +270,12 @@ def test_the_two_best_are_compared_on_the_same_tokens():
 def test_few_seeds_are_compared_on_text_alone_and_the_words_say_so():
     names = ("model lstm", "model gru")
     assert describe_block_difference(names, on_text(-0.2, 0.3, 0.23, "text"), 2, "tokens") == (
-        "on the same tokens the mean loss of these 2 runs of model lstm is 0.200 ± 0.300 lower than that of model gru "
+        "on the same tokens the mean loss of these 2 runs of model lstm is 0.20 ± 0.30 lower than that of model gru "
         "(block bootstrap over text, p = 0.23); their order may differ on other text, but nothing is known about "
         "other seeds."
     )
     one = describe_block_difference(names, on_text(-0.2, 0.1, 0.01, "text"), 1, "tokens")
-    assert one.startswith("on the same tokens the mean loss of this run of model lstm is 0.200 ± 0.100 lower than ")
+    assert one.startswith("on the same tokens the mean loss of this run of model lstm is 0.20 ± 0.10 lower than ")
     assert one.endswith("is significant for text of this kind, but nothing is known about other seeds.")
 
 

@@ -359,13 +359,15 @@ def test_constants_may_be_filled_in_place_and_modules_may_be_made():
 def test_numbers_that_leave_the_graph_are_told():
     def branching(x=2.0, y=3.0):
         larger = max(x, y)
-        return larger * float(x)
+        w = x * y
+        return larger * float(x) + float(w)
 
     notes = trace(branching)().notes
     lines = branching.__code__.co_firstlineno
     assert notes == (
-        f"test_trace.py:{lines + 1}: y and x decides a branch; no gradient passes there",
-        f"test_trace.py:{lines + 2}: x is read as a plain number; no gradient passes there",
+        f"test_trace.py:{lines + 1}: y and x decide a branch; no gradient passes there",
+        f"test_trace.py:{lines + 3}: x is read as a plain number; no gradient passes there",
+        f"test_trace.py:{lines + 3}: w is read as a plain number; no gradient passes there",
     )
 
 

@@ -212,7 +212,7 @@ def describe_block_difference(names: tuple[str, str], found: BlockDifference, ru
     if max(abs(mean.mean), mean.half_width) < 0.0005:
         return f"on the same {items} {names[0]} and {names[1]} have the same mean loss."
     direction = "lower" if mean.mean < 0 else "higher"
-    size = f"{abs(mean.mean):.3f} ± {mean.half_width:.3f} {direction}"
+    size = f"{format_interval(abs(mean.mean), mean.half_width)} {direction}"
     method = f"(block bootstrap over {found.variance_from}, {format_p(mean.p)})"
     order = "may differ on other text" if mean.p > ALPHA else "is significant for text of this kind"
     which, limit = "", ""

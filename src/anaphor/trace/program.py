@@ -203,12 +203,14 @@ SHAPE_ONLY = frozenset((
 ))  # fmt: skip
 """Read shape and type of a tensor, but not its numbers."""
 RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gumbel", "lstm", "gru", "rnn_")
+_NUMBER = ("is read as a plain number", "are read as plain numbers")
 PYTHON_CONVERSIONS = {
-    "__bool__": "decides a branch", "__float__": "is read as a plain number", "__int__": "is read as a plain number",
-    "__index__": "is read as a plain number", "item": "is read as a plain number", "tolist": "is read as plain numbers",
-    "numpy": "leaves torch",
-}  # fmt: skip
-"""Conversions to Python values, through which no gradient passes."""
+    **dict.fromkeys(("__float__", "__int__", "__index__", "item"), _NUMBER),
+    "__bool__": ("decides a branch", "decide a branch"),
+    "tolist": ("is read as plain numbers", "are read as plain numbers"),
+    "numpy": ("leaves torch", "leave torch"),
+}
+"""Conversions to Python values, through which no gradient passes: what one tensor does, and what several do."""
 
 SIGNS = {
     "mul": "×", "add": "+", "sub": "−", "div": "÷", "matmul": "@", "dot": "·", "pow": "^", "neg": "−", "square": "²",

@@ -105,7 +105,7 @@ class Tracer(TorchFunctionMode):
         self._numbers: dict[int, int] = {}  # by id(); all tensors are kept alive, so that no id is reused
         self._used: set[int] = set()
         # Conversions to Python values (line, tensors, verb), reported at the end, when names are known.
-        self._conversions: dict[tuple[str, tuple[int, ...], str], None] = {}
+        self._conversions: dict[tuple[str, tuple[int, ...], tuple[str, str]], None] = {}
         self._by_grad_fn: dict[Any, int] = {}  # autograd nodes, for results of calls that were not recorded
         self._modules: dict[FrameType, tuple[ModuleCall, nn.Module]] = {}
 
@@ -247,9 +247,9 @@ class Tracer(TorchFunctionMode):
         number = self._numbers.get(id(args[0]))
         if number is None:
             return
-        producer = self.program.producer(number)
-        # A comparison has no gradient, but its operands may.
-        candidates = [number] if producer is None else [number, *producer.sources]
+        candidates, producer = (number,), self.program.producer(number)
+        if not self.program.tensors[number].differentiable and producer is not None:
+            candidates = producer.sources  # a comparison has no gradient, but its operands may
         read = tuple(one for one in candidates if self.program.tensors[one].differentiable)
         if read:
             self._conversions[naming.where(frame), read, PYTHON_CONVERSIONS[name]] = None
@@ -262,9 +262,10 @@ class Tracer(TorchFunctionMode):
         for name, tensor in naming.tensors_by_name(variables):
             self._set_name(name, tensor)
         self._set_outputs(result)
-        for where, numbers, verb in self._conversions:
-            names = " and ".join(dict.fromkeys(self.program.tensors[one].name or "a traced tensor" for one in numbers))
-            self.program.notes.append(f"{where}: {names} {verb}; no gradient passes there")
+        for where, numbers, (verb, plural) in self._conversions:
+            *others, last = dict.fromkeys(self.program.tensors[one].name or "a traced tensor" for one in numbers)
+            said = f"{', '.join(others)} and {last} {plural}" if others else f"{last} {verb}"
+            self.program.notes.append(f"{where}: {said}; no gradient passes there")
         if not self.program.outputs:
             what = f"a value of type {type(result).__name__}" if result is not None else "nothing"
             why = "".join(f"; {note}" for note in self.program.notes[:1])
