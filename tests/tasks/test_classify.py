@@ -151,6 +151,22 @@ def test_texts_of_a_file_are_predicted_line_by_line(trained, tmp_path, capsys, e
         assert "--file" in error_of([*command, *wrong])
 
 
+def test_each_text_file_of_a_folder_is_a_text(trained, tmp_path, capsys, answer_of, error_of):
+    out, _ = trained
+    (tmp_path / "texts" / "more").mkdir(parents=True)
+    words = ["predict", str(out), "--device", "cpu", "--file", str(tmp_path / "texts")]
+    assert error_of(words) == f"{tmp_path / 'texts'} has no .txt files"
+    (tmp_path / "texts" / "a.txt").write_text("a red\nhouse\n")
+    (tmp_path / "texts" / "more" / "b.txt").write_text("a blue house\n")
+    rows = answer_of([*words, "--json"])
+    names = [str(tmp_path / "texts" / "a.txt"), str(tmp_path / "texts" / "more" / "b.txt")]
+    assert [(row["file"], row["label"]) for row in rows] == [(names[0], "warm"), (names[1], "cold")]
+    assert main(words) == 0
+    assert [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()] == names
+    (tmp_path / "texts" / "c.txt").write_text(" \n")
+    assert error_of(words) == f"{tmp_path / 'texts' / 'c.txt'} is empty: there is nothing to classify"
+
+
 def test_empty_lines_of_a_file_stay_empty(trained, tmp_path, capsys, answer_of):
     out, _ = trained
     command = ["predict", str(out), "--device", "cpu", "--file", str(tmp_path / "texts.txt")]

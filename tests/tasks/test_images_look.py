@@ -82,6 +82,21 @@ def test_predict_gives_label_and_probabilities_of_each_file(run, answer_of):
     assert list(row["probabilities"].values()) == pytest.approx(expected)
 
 
+def test_predict_takes_folders_of_images(run, tmp_path, answer_of, error_of):
+    (tmp_path / "photographs" / "more").mkdir(parents=True)
+    a, gray = files(run, "a.png", "gray.jpg")
+    Image.open(a).save(tmp_path / "photographs" / "more" / "b.png")
+    Image.open(a).save(tmp_path / "photographs" / "c.PNG")
+    (tmp_path / "photographs" / "notes.txt").write_text("no image")
+    rows = answer_of(["predict", str(run), gray, str(tmp_path / "photographs"), "--device", "cpu", "--json"])
+    expected = [gray, str(tmp_path / "photographs" / "c.PNG"), str(tmp_path / "photographs" / "more" / "b.png")]
+    assert [row["image"] for row in rows] == expected
+    assert load_run(run, device="cpu").predict([gray, tmp_path / "photographs"]) == rows
+    (tmp_path / "empty").mkdir()
+    line = error_of(["predict", str(run), str(tmp_path / "empty"), "--device", "cpu"])
+    assert line == f"{tmp_path / 'empty'} has no image files"
+
+
 def test_predict_prints_a_table_for_people(run, capsys):
     (name,) = files(run, "a.png")
     assert main(["predict", str(run), name, "--device", "cpu"]) == 0

@@ -8,7 +8,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -228,6 +228,20 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
     if not classes:
         raise DataError(f"{folder} has no class folders: {LAYOUT}")
     return classes
+
+
+def list_images(paths: Iterable[Path | str]) -> list[Path]:
+    """Image files, with those of a folder and the folders in it in its place, sorted by path."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            files.append(path)
+            continue
+        found = sorted(file for file in _walk(path) if file.suffix.lower() in ENDINGS)
+        if not found:
+            raise DataError(f"{path} has no image files")
+        files += found
+    return files
 
 
 def _require_two(classes: Sequence[str], where: Path) -> None:

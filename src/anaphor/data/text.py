@@ -63,6 +63,14 @@ def read_lines(path: Path) -> list[str]:
     return split_lines(decode_text(raw, str(path), advice=ADVICE_FOR_TEXT))
 
 
+def read_text_files(folder: Path) -> list[tuple[Path, str]]:
+    """The `.txt` files of a folder and the folders in it, sorted by path, each with its text."""
+    files = sorted(path for path in folder.rglob("*.txt") if path.is_file())
+    if not files:
+        raise DataError(f"{folder} has no .txt files")
+    return [(path, decode_text(StoredFile(path).read(), str(path), advice=ADVICE_FOR_TEXT)) for path in files]
+
+
 def split_chunks(text: str, size: int = CHUNK) -> Iterator[str]:
     """Chunks of about `size` characters, cut at white space, so that no word is in two of them."""
     start = 0

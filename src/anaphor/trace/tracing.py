@@ -247,7 +247,8 @@ class Tracer(TorchFunctionMode):
         number = self._numbers.get(id(args[0]))
         if number is None:
             return
-        candidates, producer = (number,), self.program.producer(number)
+        producer = self.program.producer(number)
+        candidates: tuple[int, ...] = (number,)
         if not self.program.tensors[number].differentiable and producer is not None:
             candidates = producer.sources  # a comparison has no gradient, but its operands may
         read = tuple(one for one in candidates if self.program.tensors[one].differentiable)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from anaphor.data.dataset import default_split
-from anaphor.data.text import read_lines
-from anaphor.errors import ConfigError
+from anaphor.data.text import read_lines, read_text_files
+from anaphor.errors import ConfigError, DataError
 from anaphor.flags import Positional
 from anaphor.tasks.evaluations import Row, make_evaluations
 from anaphor.tasks.given_texts import check_texts
@@ -45,7 +45,8 @@ class PredictOptions:
     texts: Annotated[tuple[str, ...], Positional("TEXT…")] = ()
     """Texts to classify."""
     file: Path | None = None
-    """File with a text on each line; .gz is decompressed, - is standard input. Empty lines stay empty."""
+    """File with a text on each line; .gz is decompressed, - is standard input. Empty lines stay empty. Of a folder each
+    .txt file is a text."""
 
     def __post_init__(self) -> None:
         check_texts(self.texts, self.file)
@@ -54,6 +55,8 @@ class PredictOptions:
         self, experiment: ClassifyExperiment, warn: Callable[[str], None]
     ) -> tuple[list[dict[str, Any]], list[str]]:
         experiment.require_classes()
+        if self.file is not None and self.file.is_dir():
+            return self._predict_files(self.file, experiment, warn)
         lines = self.texts if self.file is None else read_lines(self.file)
         # A line of the output for each of the file. An empty text among the arguments is refused.
         texts = [line for line in lines if self.file is None or line.strip()]
@@ -62,7 +65,23 @@ class PredictOptions:
         rows = [next(found) if self.file is None or line.strip() else {"text": line, **empty} for line in lines]
         for line in describe_unknown_words(texts, experiment.tokenizer):
             warn(line)
-        return rows, [_describe_prediction(row) for row in rows]
+        return rows, [_describe_prediction(row, row["text"]) for row in rows]
+
+    @staticmethod
+    def _predict_files(
+        folder: Path, experiment: ClassifyExperiment, warn: Callable[[str], None]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """A row for each file, which people see by its name: its text may be long."""
+        files = read_text_files(folder)
+        for path, text in files:
+            if not text.strip():
+                raise DataError(f"{path} is empty: there is nothing to classify")
+        texts = [text for _, text in files]
+        found = experiment.predict(texts)
+        for line in describe_unknown_words(texts, experiment.tokenizer):
+            warn(line)
+        rows = [{"file": str(path), **row} for (path, _), row in zip(files, found, strict=True)]
+        return rows, [_describe_prediction(row, row["file"]) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,5 +111,5 @@ class LookOptions:
         return look(experiment, self, run, out)
 
 
-def _describe_prediction(row: Mapping[str, Any]) -> str:
-    return f"{row['label']} {row['probabilities'][row['label']]:.4f}  {row['text']}" if row["probabilities"] else ""
+def _describe_prediction(row: Mapping[str, Any], name: str) -> str:
+    return f"{row['label']} {row['probabilities'][row['label']]:.4f}  {name}" if row["probabilities"] else ""

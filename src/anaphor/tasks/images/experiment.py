@@ -17,7 +17,7 @@ from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.dataset import ALL, TEST
 from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
-from anaphor.data.image_files import read_image
+from anaphor.data.image_files import list_images, read_image
 from anaphor.data.images import ImageDataset, ImageMetadata, ImageSplit, count_image_overlap
 from anaphor.draw.confusion import draw_confusion
 from anaphor.errors import AnaphorError, ConfigError, DataError, print_warning
@@ -147,10 +147,12 @@ class ImageExperiment(Experiment):
         return torch.stack(images)
 
     def predict(self, paths: Sequence[Path | str], warn: Callable[[str], None] = print_warning) -> list[dict[str, Any]]:
-        """For each image file its name, the predicted class, and the probabilities by class name."""
-        logits = self.compute_logits(self.read_images(paths, warn))
+        """For each image file, and each in a folder, its name, the predicted class, and the probabilities by class
+        name."""
+        files = list_images(paths)
+        logits = self.compute_logits(self.read_images(files, warn))
         return [
-            {"image": str(path), **self.describe_logits(row)} for path, row in zip(paths, logits.cpu(), strict=True)
+            {"image": str(path), **self.describe_logits(row)} for path, row in zip(files, logits.cpu(), strict=True)
         ]
 
     def describe_logits(self, logits: Tensor) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class PredictOptions:
     """Options for images."""
 
     images: Annotated[tuple[Path, ...], Positional("IMAGE")]
-    """Image files. The central square is resized to the size that the model was trained on."""
+    """Image files, or folders of them. The central square is resized to the size that the model was trained on."""
 
     def predict(
         self, experiment: ImageExperiment, warn: Callable[[str], None]
