@@ -71,7 +71,9 @@ def import_file(path: Path | str) -> ImportedFile:
     finally:
         _current_import.reset(token)
     if not running.registers:
-        raise ConfigError(f"--import {given} registers nothing: call anaphor.register_mixer or one of its like in it")
+        raise ConfigError(
+            f"--import {given} registers nothing: call anaphor.register_mixer or a similar function in it"
+        )
     IMPORTED[path] = ImportedFile(path, digest)
     return IMPORTED[path]
 

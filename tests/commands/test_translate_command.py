@@ -179,7 +179,7 @@ def test_layers_can_be_chosen(runs, capsys):
         (["{copy}", "a", "--file", "f"], "give texts behind the run, or a file with --file, but not both"),
         (
             ["{copy}", "--ensemble", "{other}", "a b"],
-            "--ensemble takes all values behind it, so write the sentences before it, or name a file with",
+            "--ensemble takes all values after it, so write the sentences before it, or name a file with",
         ),
         (["{copy}", "a", "--n-best", "6"], "n_best=6: it must be at least 1 and at most the beam of 5"),
         (["{copy}", "a", "--beam", "0", "--n-best", "1"], "beam=0: it must be at least 1"),

@@ -95,7 +95,9 @@ def test_weights_are_one_json_value_and_of_a_kind_that_can_be_converted(name, ca
 
 @pytest.mark.needs("interchange")
 def test_weights_are_downloaded_by_other_programs_and_the_message_says_where_that_is_written():
-    with pytest.raises(ConfigError, match=r"minilm is weights, .*: `anaphor data where minilm` shows the commands"):
+    with pytest.raises(
+        ConfigError, match=r"minilm names pretrained weights, .*: `anaphor data where minilm` shows the commands"
+    ):
         run(["get", "minilm"])
 
 

@@ -124,7 +124,7 @@ def test_a_finished_run_without_checkpoints_is_not_trained_anew_by_resuming(tmp_
     shutil.rmtree(trained(4.0, 3.0, 2.0))
     result = (tmp_path / "run" / "result.json").read_bytes()
     assert main([*WORDS, "--resume"]) == 2
-    assert warnings(capsys) == ["anaphor: run has no checkpoint: --overwrite would delete it and train anew"]
+    assert warnings(capsys) == ["anaphor: run has no checkpoint: --overwrite would delete it and start again"]
     assert (tmp_path / "run" / "result.json").read_bytes() == result
 
 

@@ -176,14 +176,14 @@ def test_a_file_can_hold_the_text(runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["RUN"], "look at one text: write it behind the run, or name a file with --file"),
+        (["RUN"], "look at one text: write it after the run, or name a file with --file"),
         (["RUN", "a", "--file", "b"], "look at one text"),
         (
             ["RUN", "--layers", "1", "the cat"],
             "layers='1 the cat': it must be a list of whole numbers",
         ),
         (["--layers", "1", "RUN", "the cat"], "it must be a list of whole numbers"),
-        (["RUN", "--layers", "1", "1984"], "--layers takes all values behind it, so write the text before it"),
+        (["RUN", "--layers", "1", "1984"], "--layers takes all values after it, so write the text before it"),
         (["RUN", "a", "--head", "1"], "head=1 needs --layer"),
         (["RUN", "a", "--layer", "0"], "layer 0 has no attention map: attention maps are in layers 1, 2"),
         (["RUN", "a", "--layer", "1", "--head", "2"], "layer 1 has no head 2: its heads are 0 to 1"),

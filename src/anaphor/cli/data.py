@@ -49,7 +49,7 @@ class Options:
             raise ConfigError(f"`data {self.action}` needs the name of a data set; `data list` shows them")
         if self.action == "get" and self.name in WEIGHTS and self.name not in DATASETS:
             raise ConfigError(
-                f"{self.name} is weights, which other programs download: "
+                f"{self.name} names pretrained weights, which other programs download: "
                 f"`anaphor data where {self.name}` shows the commands"
             )
 

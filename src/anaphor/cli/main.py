@@ -205,7 +205,7 @@ def dispatch(argv: list[str]) -> int:
     name, options = argv[0], before_end(argv[1:])
     rest = [*options, *imports, *argv[1 + len(options) :]]
     if name.startswith("-"):
-        raise ConfigError(f"the verb is missing: it stands before all options (known: {', '.join(sorted(VERBS))})")
+        raise ConfigError(f"the verb is missing: it comes before all options (known: {', '.join(sorted(VERBS))})")
     if name not in VERBS or VERBS.is_registered(name):  # it may be a verb of the files, or become one
         import_given(rest)
     verb: Verb = look_up(VERBS, name, "verb")

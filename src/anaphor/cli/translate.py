@@ -42,7 +42,7 @@ class Options(RunOptions):
     def __post_init__(self) -> None:
         if self.ensemble and not self.texts and self.file is None:
             raise ConfigError(
-                "the sentences are missing: --ensemble takes all values behind it, so write the sentences before it, "
+                "the sentences are missing: --ensemble takes all values after it, so write the sentences before it, "
                 "or name a file with --file"
             )
         check_texts(self.texts, self.file)

@@ -53,7 +53,7 @@ class TextEncoderSpec(TokenModelSpec):
             )
         if self.pooling == "cls" and not self.is_noncausal:
             raise ConfigError(
-                "pooling='cls' needs a layer that sees later tokens: the first token sees no other one; use "
+                "pooling='cls' needs a layer that sees later tokens: the first token attends to no other; use "
                 "pooling='mean' or 'last', a layer such as bidirectional-lstm, or attention with mask='everything'"
             )
 

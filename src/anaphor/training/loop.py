@@ -349,7 +349,7 @@ def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
         return saved
     if failures:
         raise CheckpointError(
-            f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and train anew"
+            f"{folder.folder} has no checkpoint that can be read: --overwrite would delete it and start again"
             f"{folder.describe_previous()}"
         )
     if folder.result.is_file() and folder.read_result().get("status") == "finished":
@@ -358,7 +358,7 @@ def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
                 f"{folder.folder} cannot be resumed: it has the weights of its best step alone, as cells of a study "
                 f"do; start another run from them with --init"
             )
-        raise CheckpointError(f"{folder.folder} has no checkpoint: --overwrite would delete it and train anew")
+        raise CheckpointError(f"{folder.folder} has no checkpoint: --overwrite would delete it and start again")
     return None
 
 

@@ -79,9 +79,9 @@ class LookOptions:
     def validate(self, run: Path) -> None:
         """Refuse settings that do not fit together, before the run is loaded."""
         if self.layers and self.text is None and self.file is None:
-            raise ConfigError("the text is missing: --layers takes all values behind it, so write the text before it")
+            raise ConfigError("the text is missing: --layers takes all values after it, so write the text before it")
         if (self.text is None) == (self.file is None):
-            raise ConfigError("look at one text: write it behind the run, or name a file with --file")
+            raise ConfigError("look at one text: write it after the run, or name a file with --file")
         if self.head is not None and self.layer is None:
             raise ConfigError(f"head={self.head} needs --layer")
         if self.layer is not None and self.layers and self.layer not in self.layers:
