@@ -11,10 +11,11 @@ from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.metrics.losses import LossTotal, loss_result
 from anaphor.metrics.result import Metric
-from anaphor.progress import Bar, Pace, duration
+from anaphor.progress import Bar, duration
 from anaphor.registry import TASKS
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.training.curves import draw_curves, progress_axis
+from anaphor.training.pace import Pace
 from anaphor.training.run_folder import RunFolder
 
 

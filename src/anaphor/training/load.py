@@ -64,8 +64,13 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The history: a row for each validation."""
+        """The validations: a row for each."""
         return RunFolder(self.folder).read_metrics()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The course of training: step, loss, learning rate, gradient norm and throughput every few seconds."""
+        return RunFolder(self.folder).read_steps()
 
     @property
     def result(self) -> dict[str, Any]:

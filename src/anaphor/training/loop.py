@@ -10,7 +10,8 @@ calls:
         make_callbacks      those that users and extras have registered
         fit                 for each group of batches:
             train_step          learning rate, forward, backward, update
-            record_step         loss and gradient norms, which may arrive later; the end of a run that diverges
+            record_step         loss and gradient norms, which may arrive later; a line of steps.jsonl every few
+                                seconds; the end of a run that diverges
             validate            metrics, a line of metrics.jsonl, the best checkpoint
             save                a checkpoint
         score               load the best weights; score valid and test, draw the curves, write result.json
@@ -67,6 +68,7 @@ from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_metadata, spec_document
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step import Step, StepReport
+from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
@@ -209,6 +211,7 @@ class TrainingRun:
     start: float
     """When the command started; earlier by the time of those that it resumes."""
     events: TensorBoard | None = None
+    step_log: StepLog | None = None
     limit: float | None = None
     """Seconds after which validation and scoring are given up."""
     reserve: Reserve = field(default_factory=Reserve)
@@ -539,8 +542,14 @@ def record_step(run: TrainingRun, done: PendingStep) -> None:
         )
     progress = run.state.progress
     progress.add_loss(metrics.loss, done.count, metrics.correct)
+    spent = run.budget.spent(progress)
+    if run.step_log is None:
+        run.step_log = StepLog(run.folder)
+    line = run.step_log.add(done.step, done.lr, done.count, metrics, progress, spent)
+    if line is not None and run.events is not None:
+        run.events.add_step(line)
     for callback in run.callbacks:
-        callback.on_step(run.budget.spent(progress), metrics.loss, progress.count)
+        callback.on_step(spent, metrics.loss, progress.count)
 
 
 def describe_last_checkpoint(run: TrainingRun) -> str:

@@ -1,8 +1,8 @@
 """Run folder: a run as plain files that outlive the program.
 
-`spec.yaml` repeats the run, `metrics.jsonl` has a line for each validation, `samples.txt` what the model wrote while it
-trained, `checkpoints/` its weights, `result.json` the scores and `curves.png` the curves at the end, `events/` the
-TensorBoard events where they were asked for.
+`spec.yaml` repeats the run, `metrics.jsonl` has a line for each validation, `steps.jsonl` one every few seconds,
+`samples.txt` what the model wrote while it trained, `checkpoints/` its weights, `result.json` the scores and
+`curves.png` the curves at the end, `events/` the TensorBoard events where they were asked for.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from anaphor.yaml_files import read_mapping
 
 STUDY = "study.yaml"  # a file of a study's folder
 MAX_RESULT_BYTES = 10_000_000  # bytes; results have a few hundred
+MAX_STEPS_BYTES = 10_000_000  # bytes of a step log; 2,000 lines have 300,000
 NO_DATA = "none"  # data of a run that was converted, and not trained here
 
 _SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
@@ -45,6 +46,7 @@ class RunFolder:
         self.folder = folder = user_path(folder)
         self.spec = folder / "spec.yaml"
         self.metrics = folder / "metrics.jsonl"
+        self.steps = folder / "steps.jsonl"
         self.samples = folder / "samples.txt"
         self.checkpoints = folder / "checkpoints"
         self.result = folder / "result.json"
@@ -169,7 +171,16 @@ class RunFolder:
 
     def refuse_links(self) -> None:
         """Raise if a file of the run, or one of its folders, is a link, before it would be written to."""
-        files = (self.spec, self.metrics, self.samples, self.checkpoints, self.result, self.events, self.previous)
+        files = (
+            self.spec,
+            self.metrics,
+            self.steps,
+            self.samples,
+            self.checkpoints,
+            self.result,
+            self.events,
+            self.previous,
+        )
         for path in (*files, *self._figures()):
             refuse_links(path, self.folder)
 
@@ -205,7 +216,7 @@ class RunFolder:
         events: Iterable[Path] = (
             [self.events] if self.events.is_symlink() else self.events.glob("events.out.tfevents.*")
         )
-        files = [self.checkpoints, self.metrics, self.samples, self.result, *events, *self._figures()]
+        files = [self.checkpoints, self.metrics, self.steps, self.samples, self.result, *events, *self._figures()]
         if self.previous.exists() and not any(self.checkpoints.glob("step-*")):
             # The run here never had a checkpoint, so that the one that it was to replace is still the last good one.
             for path in files[1:]:
@@ -233,6 +244,8 @@ class RunFolder:
             if self.metrics.exists():
                 kept = [line for line in self.read_metrics() if line["step"] <= step]
                 replace_file(self.metrics, b"".join(map(_line, kept)))
+            if self.steps.exists():
+                replace_file(self.steps, b"".join(_line(row) for row in self.read_steps() if row["step"] <= step))
             if self.samples.exists():
                 text = self.samples.read_bytes().decode(errors="replace")
                 text = text[: text.rfind("\n") + 1]
@@ -261,6 +274,31 @@ class RunFolder:
         """Append a line to the metrics."""
         with _explain_write_errors(self.metrics):
             append_file(self.metrics, _line({"step": step, **values}))
+
+    def log_step(self, line: Mapping[str, Any]) -> None:
+        """Append a line to the step log."""
+        with _explain_write_errors(self.steps):
+            append_file(self.steps, _line(line))
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """All lines of the step log that can be read, in order. It is for the eye: others are left out."""
+        try:
+            with self.steps.open("rb") as file:
+                *lines, _ = file.read(MAX_STEPS_BYTES).split(b"\n")
+        except OSError:
+            return []
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            with suppress(DataError):
+                rows.append(self._parse_line(line, number))
+        return rows
+
+    def thin_steps(self) -> int:
+        """Delete every second line of the step log, and return how many are left."""
+        kept = self.read_steps()[::2]
+        with _explain_write_errors(self.steps):
+            replace_file(self.steps, b"".join(map(_line, kept)))
+        return len(kept)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of the metrics, in order, without an incomplete last one."""

@@ -22,6 +22,10 @@ def require_tensorboard() -> None:
         raise ConfigError("--tensorboard needs a package that is not installed: pip install 'anaphor[tensorboard]'")
 
 
+STEP_CURVES = {"loss": "loss", "lr": "learning-rate", "grad_norm": "gradient-norm", "throughput": "throughput"}
+"""Names of the curves of steps, by the keys of `steps.jsonl`."""
+
+
 class TensorBoard:
     """A file of events in `folder`, started after so many steps. What earlier files have of later steps is hidden.
 
@@ -53,6 +57,17 @@ class TensorBoard:
         text = textwrap.indent(sample, "    ").encode(errors="replace").decode()
         summaries, now = [*points, *([summary.text("sample", text)] if sample else [])], time.time()
         self._write([Event(step=step, wall_time=now, summary=one) for one in summaries])
+
+    def add_step(self, line: Mapping[str, Any]) -> None:
+        """Write the values of a step, a line of `steps.jsonl`."""
+        from tensorboardX import summary
+        from tensorboardX.proto.event_pb2 import Event
+
+        points = [
+            summary.scalar(f"step/{name}", line[key]) for key, name in STEP_CURVES.items() if line[key] is not None
+        ]
+        now = time.time()
+        self._write([Event(step=line["step"], wall_time=now, summary=one) for one in points])
 
     def close(self) -> None:
         """Write what is buffered."""
