@@ -58,7 +58,7 @@ from anaphor.training.experiment import Experiment
 from anaphor.training.memory import keep_freed_memory
 from anaphor.training.optimizers import Optimizer, OptimizerSpec
 from anaphor.training.options import TrainOptions
-from anaphor.training.paths import UntrustedData, current_data_path, current_init_path, recorded_data_path
+from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
 from anaphor.training.progress import Progress
 from anaphor.training.random_state import get_random_state, set_random_state
 from anaphor.training.run_folder import RunFolder
@@ -72,7 +72,7 @@ from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
-from anaphor.training.trusted_data import is_trusted, trust_data
+from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
 
 TAIL_START = 0.5
@@ -298,7 +298,7 @@ def resume(run: TrainingRun) -> list[str] | None:
     before = {**run.metadata, "spec": folder.read_settings()} if saved is None else saved.metadata
     changes = list(differences(before, run.metadata, run.spec.task))
     if not run.options.trust:
-        refuse_untrusted_data(run, saved)
+        refuse_untrusted_data(run.spec, folder, run.metadata["data"], saved)
     if changes and not run.options.force:
         raise ConfigError(f"settings differ from the checkpoint: {'; '.join(changes)}; use --force to resume anyway")
     if saved is None:
@@ -326,17 +326,6 @@ def resume(run: TrainingRun) -> list[str] | None:
     if changes:
         warn(f"resuming {folder.folder} with changes: {'; '.join(changes)}")
     return changes
-
-
-def refuse_untrusted_data(run: TrainingRun, saved: checkpoint.Checkpoint | None) -> None:
-    """Raise where the run was not trained here, and nothing shows that whoever trained it has seen the data: it has no
-    checkpoint, or one of other data."""
-    folder, digests = run.folder, run.metadata["data"]
-    if saved is not None and saved.metadata["data"] == digests:
-        return
-    known = digests if saved is None else saved.metadata["data"]
-    if not is_trusted(run.spec.data, recorded_data_path(folder, run.spec), known, folder.folder):
-        raise UntrustedData.of(run.spec.data, folder.folder).error
 
 
 def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:

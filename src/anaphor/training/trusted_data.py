@@ -22,8 +22,9 @@ import platformdirs
 from anaphor.errors import AnaphorError
 from anaphor.registry import DATASETS
 from anaphor.training import checkpoint
-from anaphor.training.paths import existing_paths
+from anaphor.training.paths import UntrustedData, existing_paths, recorded_data_path
 from anaphor.training.run_folder import NO_DATA, RunFolder
+from anaphor.training.spec import RunSpec
 from anaphor.user_paths import user_path
 
 STATE_VARIABLE = "ANAPHOR_STATE"
@@ -75,6 +76,23 @@ def is_trusted(data: str, data_path: str | None, digests: Any, folder: Path) -> 
         if any(_record(data, path, digests).exists() for path in {data_path, None if named else data_path}):
             return True
     return _are_inside(paths, folder)
+
+
+def refuse_untrusted_data(spec: RunSpec, folder: RunFolder, digests: Any, saved: checkpoint.Checkpoint | None) -> None:
+    """Raise where a run that is to be resumed was not trained here, and nothing shows that whoever trained it has seen
+    the data: it has no checkpoint, or one of other data.
+
+    Args:
+        spec: The settings of the run.
+        folder: Its folder.
+        digests: The digests of its data as they are now.
+        saved: Its newest checkpoint.
+    """
+    if saved is not None and saved.metadata["data"] == digests:
+        return
+    before = digests if saved is None else saved.metadata["data"]
+    if not is_trusted(spec.data, recorded_data_path(folder, spec), before, folder.folder):
+        raise UntrustedData.of(spec.data, folder.folder).error
 
 
 def _record(data: str, data_path: str | None, digests: Any) -> Path:
