@@ -88,30 +88,38 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
     left: list[tuple[float, float]] = []
+    ranges: dict[str, list[tuple[float, float]]] = {}  # of all values that are tuned, by setting
     for setting in settings:
         low, high = estimate_range(setting.run, options.threads)
-        for seed in spec.seeds:
+        ranges.setdefault(format_setting(setting.parameters), []).append((low, high))
+        for seed in spec.tuning_seeds if spec.tune else spec.seeds:
             cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
             status = cell.status(spec)
             if status not in FINAL:
                 left.append((low, high))
             rows.append({
-                "parameters": setting.parameters, "seed": seed, "status": status, "seconds": round((low + high) / 2, 1),
+                "parameters": setting.labels, "seed": seed, "status": status, "seconds": round((low + high) / 2, 1),
                 "seconds_range": [round(low, 1), round(high, 1)],
             })  # fmt: skip
+    later = spec.count_cells() - len(rows)  # cells with the values that will be chosen
+    left += [(min(found)[0], max(found)[1]) for found in ranges.values()] * (later // len(ranges))
     # More processes than cores take turns.
     at_once = min(slots, len(left))
     share = max(1.0, at_once * options.threads / len(os.sched_getaffinity(0))) if at_once > 1 else 1.0
     least, most = total_time([low for low, _ in left], slots), share * total_time([high for _, high in left], slots)
     if options.json:
         total = {"seconds_left": round((least + most) / 2, 1), "seconds_left_range": [round(least, 1), round(most, 1)]}
-        print(json.dumps({"cells": rows, "workers": slots, **total}))
+        after = {"cells_after_tuning": later} if spec.tune else {}
+        print(json.dumps({"cells": rows, "workers": slots, **total, **after}))
         return 0
     for row in rows:
         times = " to ".join(map(duration, row["seconds_range"]))
         print(f"{format_setting(row['parameters'])}, seed {row['seed']}: {row['status']}, {times}")
+    if later:
+        print(f"{count_noun(later, 'cell')} of the values that will be chosen, with the other seeds")
+    count = count_noun(len(rows) + later, "cell")
     print(
-        f"{count_noun(len(rows), 'cell')}, {slots} at a time: {duration(least)} to {duration(most)}, estimated from "
+        f"{count}, {slots} at a time: {duration(least)} to {duration(most)}, estimated from "
         f"a few steps of each (the least on a machine with nothing else to do, the most on one as busy as now)"
     )
     return 0

@@ -32,7 +32,8 @@ def find_runs(folder: Path) -> list[Path]:
     result = read_json(folder / "result.json")
     try:
         # By their names: the study may have been moved, or its path is from another current folder.
-        cells = [(folder / "cells" / Path(cell["run"]).name, cell["parameters"]) for cell in result["cells"]]
+        compared = [cell for cell in result["cells"] if cell.get("chosen", True)]  # without those that only tuned
+        cells = [(folder / "cells" / Path(cell["run"]).name, cell["parameters"]) for cell in compared]
         best = result["best"]
         chosen = None if best is None else best["parameters"]
     except (LookupError, TypeError):
@@ -61,6 +62,8 @@ def read_study_of(folder: Path, path: Path) -> StudySpec:
         base=base,
         method="grid",
         listed=(),
+        tune=(),
+        tune_seeds=None,
         parameters=(Axis("model", (specs[0].model,), ({},)),),
         seeds=tuple(sorted(run.seed for run in specs)),
         test=spec.test if _was_tested(folder) else "none",

@@ -46,7 +46,7 @@ class LineProgress:
         self._record(cell, status)
         if status == "running" and reason == "":
             return
-        line = f"{format_setting(cell.setting.parameters)}, seed {cell.seed}: {status}"
+        line = f"{format_setting(cell.setting.labels)}, seed {cell.seed}: {status}"
         line += f" ({reason})" if reason else format_score(cell, self.spec) if status == "finished" else ""
         print("; ".join([line, *self._describe_rest()]), file=sys.stderr)
 
@@ -79,7 +79,7 @@ class TableProgress(LineProgress):
         from rich.console import Console
         from rich.live import Live
 
-        super().__init__(spec, None if settings is None else len(settings) * len(spec.seeds), slots)
+        super().__init__(spec, None if settings is None else spec.count_cells(), slots)
         self.rows: dict[str, dict[int, Cell]] = {}
         self.reasons: list[str] = []
         self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
@@ -95,9 +95,9 @@ class TableProgress(LineProgress):
 
     def on_status(self, cell: Cell, status: str, reason: str = "") -> None:
         self._record(cell, status)
-        self.rows.setdefault(format_setting(cell.setting.parameters), {})[cell.seed] = cell
+        self.rows.setdefault(format_setting(cell.setting.labels), {})[cell.seed] = cell
         if reason:
-            self.reasons.append(f"{format_setting(cell.setting.parameters)}, seed {cell.seed}: {status} ({reason})")
+            self.reasons.append(f"{format_setting(cell.setting.labels)}, seed {cell.seed}: {status} ({reason})")
         self._draw()
 
     def on_wait(self, running: list[Cell]) -> None:
@@ -133,4 +133,4 @@ def format_score(cell: Cell, spec: StudySpec) -> str:
 def make_progress(spec: StudySpec, settings: Sequence[Setting] | None, slots: int) -> LineProgress:
     if sys.stderr.isatty():
         return TableProgress(spec, settings, slots)
-    return LineProgress(spec, None if settings is None else len(settings) * len(spec.seeds), slots)
+    return LineProgress(spec, None if settings is None else spec.count_cells(), slots)

@@ -27,6 +27,7 @@ from anaphor.studies.groups import Group, Objective, describe_block_difference, 
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import Study
 from anaphor.studies.tables import TableCell, write_tables
+from anaphor.studies.tuning import Choice, choose_values, describe_choices
 
 Axes = dict[str, list[Any]]
 MAX_CURVES = 6  # settings whose learning curves fit side by side
@@ -34,7 +35,9 @@ MAX_CURVES = 6  # settings whose learning curves fit side by side
 
 def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     """Everything that the study found, as plain data; its files are in the study's folder."""
-    spec, settings = study.spec, list_settings(study)
+    spec = study.spec
+    choices = choose_values(spec, study.cells) if spec.tune else []
+    settings = [choice.compared for choice in choices] or list_settings(study)
     objective = Objective(spec.target)
     notes = comparison_notes(study, settings, spec.target)
     groups = [make_group(study, setting, note) for setting, note in zip(settings, notes, strict=True)]
@@ -48,22 +51,25 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     untested: dict[str, str] = {}
     if spec.test != "none" and chosen is not None:
         study.freeze(chosen, force=force)
-        finished = [cell for cell in study.cells if cell.status(spec) == "finished"]
+        finished = [cell for setting in settings for cell in finished_cells(study, setting)]
         untested = study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
     axes = list_axes(spec, settings)
     findings = describe_findings(groups, axes, objective) + compare_losses(study, settings, groups, ranked)
-    columns = further_columns(study, settings)
+    columns = tuned_columns(choices) | further_columns(study, settings)
     bold = {objective.title: find_undistinguished(groups, objective)}
     tables = {"table": write_tables(groups, axes, objective, columns, study.folder, bold)}
     figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes))
     figures += draw_learning(study, settings)
-    for name in further_tables(study):
+    if choices:
+        findings = [findings[0], *describe_choices(spec, choices), *findings[1:]]
+        figures += report_tuning(study, choices, axes, objective)
+    for name in further_tables(study, settings):
         tables[f"table_by_{name}"], sentences, paths = report_table(study, settings, axes, name)
         findings, figures = findings + sentences, figures + paths
     result = replace_nonfinite(
         {
             "study": str(study.folder),
-            "cells": [plain_cell(study, cell, untested.get(cell.key, "")) for cell in study.cells],
+            "cells": [plain_cell(study, cell, settings, untested.get(cell.key, "")) for cell in study.cells],
             "best": None if best is None or chosen is None else plain_best(study, groups[best], chosen),
             "findings": findings,
             "figures": [str(path) for path in figures],
@@ -89,7 +95,9 @@ def list_axes(spec: StudySpec, settings: Sequence[Setting]) -> Axes:
 
 
 def cells_of(study: Study, setting: Setting) -> list[Cell]:
-    return sorted((cell for cell in study.cells if cell.setting is setting), key=lambda cell: cell.seed)
+    """Those that are compared, by seed; without those of other seeds that only tuned."""
+    cells = (cell for cell in study.cells if cell.setting is setting and cell.seed in study.spec.seeds)
+    return sorted(cells, key=lambda cell: cell.seed)
 
 
 def finished_cells(study: Study, setting: Setting) -> list[Cell]:
@@ -101,7 +109,8 @@ def make_group(study: Study, setting: Setting, note: str) -> Group:
     values = {cell.seed: value for cell in cells if (value := study.value(cell)) is not None}
     if not values:
         note = next((study.reason(cell, "finished") for cell in finished_cells(study, setting)), "")
-    return Group(setting.parameters, tuple(values), tuple(values.values()), note, len(cells) - len(values))
+    missing = len(study.spec.seeds) - len(values)
+    return Group(setting.parameters, tuple(values), tuple(values.values()), note, missing)
 
 
 def comparison_notes(study: Study, settings: Sequence[Setting], metric: Metric) -> list[str]:
@@ -137,16 +146,18 @@ def test_value(study: Study, cell: Cell) -> float | None:
     return study.spec.support.value(cell.read(TEST), study.spec.target)
 
 
-def plain_cell(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
+def plain_cell(study: Study, cell: Cell, compared: Sequence[Setting], untested: str) -> dict[str, Any]:
     status, result = cell.status(study.spec), cell.result
     found = {
-        "parameters": dict(cell.setting.parameters),
+        "parameters": cell.setting.labels,
         "seed": cell.seed,
         "status": status,
         "valid": result.get("valid"),
         "run": str(cell.folder),
         "seconds": result.get("seconds"),
     }
+    if study.spec.tune:
+        found["chosen"] = cell.seed in study.spec.seeds and any(cell.setting is one for one in compared)
     if tested := cell.read(TEST):
         found["test"] = {key: value for key, value in tested.items() if key not in ("digest", "measures", "wanted")}
     if reason := study.reason(cell, status):
@@ -157,7 +168,7 @@ def plain_cell(study: Study, cell: Cell, untested: str) -> dict[str, Any]:
 
 
 def plain_best(study: Study, group: Group, setting: Setting) -> dict[str, Any]:
-    found = {"parameters": dict(group.parameters), "valid": dataclasses.asdict(confidence_interval(group.values))}
+    found = {"parameters": setting.labels, "valid": dataclasses.asdict(confidence_interval(group.values))}
     tested = [test_value(study, cell) for cell in cells_of(study, setting) if cell.read(TEST)]
     values = [value for value in tested if value is not None]
     if values and len(values) == len(tested):
@@ -201,6 +212,36 @@ def read_losses(cell: Cell) -> dict[str, Any]:
     except (SafetensorError, OSError):
         return {}
     return found if {"losses", "lines"} <= set(found) else {}
+
+
+def tuned_columns(choices: Sequence[Choice]) -> dict[str, list[TableCell]]:
+    """The chosen values, and which others are as good within the interval of the best, so that the optimum is flat."""
+    columns: dict[str, list[TableCell]] = {}
+    names = list(choices[0].settings[0].tuned) if choices else []
+    for name in names:
+        columns[name] = [None if one.setting is None else format_value(one.setting.tuned[name]) for one in choices]
+    if choices:
+        columns["within its interval"] = [describe_close(one) for one in choices]
+    return columns
+
+
+def describe_close(choice: Choice) -> str | None:
+    """Values within the interval of the best one; None where it has none."""
+    close = choice.find_close()
+    if close is None:
+        return None
+    single = [format_value(next(iter(one.tuned.values()))) for one in close if len(one.tuned) == 1]
+    return "; ".join(single or [format_setting(one.tuned) for one in close]) or "none"
+
+
+def report_tuning(study: Study, choices: Sequence[Choice], axes: Axes, objective: Objective) -> list[Path]:
+    """Tables and figures of all values that were tried, in a folder of their own."""
+    groups = [group for choice in choices for group in choice.groups]
+    axes = {**axes, **{axis.name: list(axis.values) for axis in study.spec.tune}}
+    folder = study.folder / "tuning"
+    make_folder(folder, within=study.folder)
+    write_tables(groups, axes, objective, {}, folder)
+    return draw_study(groups, axes, objective, folder)
 
 
 def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[TableCell]]:
@@ -277,9 +318,10 @@ def interval_of(values: Sequence[float | None]) -> Interval | None:
     return confidence_interval(present) if present else None
 
 
-def further_tables(study: Study) -> list[str]:
+def further_tables(study: Study, settings: Sequence[Setting]) -> list[str]:
     """Names of the tables that the task measured."""
-    measured = [cell.read(MEASURES).get("tables", {}) for cell in study.cells if cell.status(study.spec) == "finished"]
+    cells = [cell for setting in settings for cell in finished_cells(study, setting)]
+    measured = [cell.read(MEASURES).get("tables", {}) for cell in cells]
     return list(dict.fromkeys(name for tables in measured for name in tables))
 
 
@@ -289,10 +331,11 @@ def report_table(study: Study, settings: Sequence[Setting], axes: Axes, name: st
     Test scores are used where every cell has them, because scores of two splits are not comparable.
     """
     spec, support = study.spec, study.spec.support
-    tested = all(cell.has_test_scores(spec) for cell in study.cells if cell.status(spec) == "finished")
+    cells = [cell for setting in settings for cell in cells_of(study, setting)]
+    tested = all(cell.has_test_scores(spec) for cell in cells if cell.status(spec) == "finished")
     found = {
         cell.key: (cell.read(TEST).get("measures", {}) if tested else cell.read(MEASURES)).get("tables", {}).get(name)
-        for cell in study.cells
+        for cell in cells
     }
     tables = [table for table in found.values() if table]
     names: list[str] = tables[0]["axes"] if tables else []

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from anaphor.errors import ConfigError
-from anaphor.studies.axes import Axis, Range
+from anaphor.studies.axes import Axis, Range, format_setting
 from anaphor.studies.cell import Cell, data_digests
 from anaphor.studies.spec import GOALS, Setting, StudySpec
 
@@ -216,7 +216,8 @@ def read_curve(cell: Cell, spec: StudySpec) -> Curve:
         return Curve({})
     run = cell.setting.run
     unit = spec.support.unit(run, data_digests(spec.task, run), lines[-1]["valid"], spec.target)
-    return Curve(costs, (unit, spec.support.exclusion(run, spec.target)))
+    among = format_setting(cell.setting.parameters) if spec.tune else ""  # values to tune, of the same setting
+    return Curve(costs, (unit, spec.support.exclusion(run, spec.target), among))
 
 
 def find_pruned(running: Sequence[Cell], cells: Iterable[Cell], spec: StudySpec) -> list[Cell]:

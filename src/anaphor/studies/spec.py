@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from anaphor.config import check_at_least, check_fields, look_up
@@ -41,6 +43,13 @@ class Setting:
 
     parameters: Mapping[str, Any]
     run: RunSpec
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    """Its value of what is tuned, by name."""
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """All its values by name."""
+        return {**self.parameters, **self.tuned}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,12 @@ class StudySpec:
     parameters: tuple[Axis | Range, ...] = ()
     listed: tuple[Mapping[str, Any], ...] = ()
     """The settings themselves, for method list."""
+    tune: tuple[Axis, ...] = ()
+    """What is tuned: for every setting of the parameters the best of these values are chosen by validation, and only
+    they are compared."""
+    tune_seeds: tuple[int, ...] | int | None = None
+    """Seeds that tuning runs with: so many of the first of `seeds`, or a list of others; all of `seeds` if not
+    given."""
     metric: str = ""
     """Validation metric that selects, with or without the prefix `valid.`; if not given, what `select` of the base
     names, or the task's first metric."""
@@ -96,6 +111,7 @@ class StudySpec:
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one seed, without duplicates")
         check_at_least(1, trials=self.trials)
         self._check_parameters()
+        self._check_tuning()
 
     def _find_metric(self) -> str:
         """The metric as `valid.NAME`. Test metrics are unknown here: nothing is selected by them."""
@@ -134,12 +150,47 @@ class StudySpec:
             counts = ", ".join(f"{name} has {size}" for name, size in sizes.items())
             raise ConfigError(f"method zip needs as many values on every axis, but {counts}")
 
+    def _check_tuning(self) -> None:
+        """Raise for values to tune that could not be chosen, or that an axis would set as well."""
+        if not self.tune:
+            if self.tune_seeds is not None:
+                raise ConfigError(f"tune_seeds={self.tune_seeds} has no effect without `tune`")
+            return
+        if self.is_search:
+            raise ConfigError(f"method {self.method} searches itself: `tune` needs method grid, zip or list")
+        for axis in self.tune:
+            check_name(axis.name, "tune")
+        varied = self._varied_settings()
+        for name in (name for axis in self.tune for name in (axis.name, *_names_set_by(axis))):
+            if name in varied:
+                raise ConfigError(f"{name} is tuned and varied: leave it out of `tune` or of `parameters`")
+        names = [name for axis in self.tune for name in _names_set_by(axis)]
+        for name in (name for name in names if names.count(name) > 1):
+            raise ConfigError(f"tune: {name} is set twice")
+        if isinstance(self.tune_seeds, int) and not 1 <= self.tune_seeds <= len(self.seeds):
+            raise ConfigError(
+                f"tune_seeds={self.tune_seeds}: give so many of the {len(self.seeds)} seeds, or a list of seeds"
+            )
+        if len(set(self.tuning_seeds)) < max(len(self.tuning_seeds), 1):
+            raise ConfigError(f"tune_seeds={list(self.tuning_seeds)}: give at least one seed, without duplicates")
+
+    def _varied_settings(self) -> set[str]:
+        """Names of the axes, and of all settings that they set."""
+        listed = {name for setting in self.listed for name in setting}
+        return listed.union(*({axis.name, *_names_set_by(axis)} for axis in self.parameters))
+
+    @property
+    def tuning_seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs that tune."""
+        if self.tune_seeds is None:
+            return self.seeds
+        return self.seeds[: self.tune_seeds] if isinstance(self.tune_seeds, int) else self.tune_seeds
+
     def _refuse_seed(self) -> None:
         """All settings run with the same seeds, which would silently replace any other."""
-        axes = {axis.name for axis in self.parameters} | {name for setting in self.listed for name in setting}
-        variants = {
-            name for axis in self.parameters if isinstance(axis, Axis) for given in axis.settings for name in given
-        }
+        axes = {axis.name for axis in (*self.parameters, *self.tune)}
+        axes |= {name for setting in self.listed for name in setting}
+        variants = {name for axis in (*self.parameters, *self.tune) for name in _names_set_by(axis)} - axes
         for name in ("seed", "seeds"):
             if name in axes or name in variants or name in self.base:
                 what = "axis" if name in axes else "setting"
@@ -174,8 +225,19 @@ class StudySpec:
         return {axis.name: axis.values for axis in self.parameters if isinstance(axis, Axis)}
 
     def settings(self) -> list[Setting]:
-        """All settings of the study, in order, each checked."""
-        return [self.make_setting(*combination) for combination in self._combinations()]
+        """All settings of the study, in order, each checked; with what is tuned, all candidates."""
+        return [
+            self.make_setting(parameters, {**given, **settings}, tuned)
+            for parameters, given in self._combinations()
+            for tuned, settings in _combine(self.tune)
+        ]
+
+    def count_cells(self) -> int:
+        """The number of cells; not of a search, whose settings may occur twice."""
+        settings = sum(1 for _ in self._combinations())
+        candidates = settings * math.prod(len(axis.values) for axis in self.tune)
+        compared = set(self.seeds) - set(self.tuning_seeds) if self.tune else self.seeds
+        return settings * len(compared) + (candidates * len(self.tuning_seeds) if self.tune else 0)
 
     def _combinations(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Value on each axis, and what it sets."""
@@ -186,10 +248,7 @@ class StudySpec:
                 yield {name: to_label(filled.get(name)) for name in names}, dict(listed)
             return
         axes = [axis for axis in self.parameters if isinstance(axis, Axis)]
-        columns = [list(zip(axis.values, axis.settings, strict=True)) for axis in axes]
-        for combination in zip(*columns, strict=True) if self.method == "zip" else itertools.product(*columns):
-            labels = {axis.name: label for axis, (label, _) in zip(axes, combination, strict=True)}
-            yield labels, {name: value for _, settings in combination for name, value in settings.items()}
+        yield from _combine(axes, partial(zip, strict=True) if self.method == "zip" else itertools.product)
 
     def _fill_in(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with those that were left out, as a run has them: of the recipe, or by default."""
@@ -206,7 +265,9 @@ class StudySpec:
     def _merge(self, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         return merge_settings(self.definition.run_spec, base, given)
 
-    def make_setting(self, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> Setting:
+    def make_setting(
+        self, parameters: Mapping[str, Any], given: Mapping[str, Any], tuned: Mapping[str, Any] | None = None
+    ) -> Setting:
         """The run of one setting: the recipe, overridden by the base, overridden by what is given."""
         kind = self.definition.run_spec
         merged = self._merge(self.base, given)
@@ -222,9 +283,9 @@ class StudySpec:
         )
         try:
             values = {name: _resolve_reference(name, value, values) for name, value in values.items()}
-            return Setting(dict(parameters), kind(**values))
+            return Setting(dict(parameters), kind(**values), dict(tuned or {}))
         except ConfigError as error:
-            raise self.error_at(parameters, error) from None
+            raise self.error_at({**parameters, **(tuned or {})}, error) from None
 
     def _refuse_other_tasks(self, given: Mapping[str, Any]) -> None:
         """Raise for a setting of another task, and name the task."""
@@ -265,12 +326,17 @@ class StudySpec:
             "method": self.method,
             "metric": {"name": self.metric, "goal": self.goal},
             "parameters": parameters,
+            **({"tune": {axis.name: axis.to_plain() for axis in self.tune}} if self.tune else {}),
             "seeds": list(self.seeds),
+            **({} if self.tune_seeds is None else {"tune_seeds": self._plain_tune_seeds()}),
             "trials": self.trials,
             "test": self.test,
             **self.measures,
             "prune": self.prune,
         }
+
+    def _plain_tune_seeds(self) -> Any:
+        return list(self.tune_seeds) if isinstance(self.tune_seeds, tuple) else self.tune_seeds
 
     def with_base(self, **settings: Any) -> StudySpec:
         """The same study with other settings in its base."""
@@ -282,9 +348,9 @@ class StudySpec:
         One budget replaces any other.
         """
         names = BUDGETS if name in BUDGETS else (name,)
-        if self.listed:
-            return next((one for one in names if all(one in setting for setting in self.listed)), None)
-        for axis in self.parameters:
+        if self.listed and (found := [one for one in names if all(one in setting for setting in self.listed)]):
+            return found[0]
+        for axis in (*self.parameters, *self.tune):
             all_settings = axis.settings if isinstance(axis, Axis) else ({axis.name: None},)
             if all(any(one in settings for one in names) for settings in all_settings):
                 return axis.name
@@ -295,6 +361,19 @@ def find_support(definition: TaskDefinition) -> StudySupport:
     study = StudySupport() if definition.study is None else definition.study
     found: StudySupport = import_object(study) if isinstance(study, str) else study
     return found
+
+
+def _combine(axes: Sequence[Axis], combine: Callable[..., Iterable[Any]] = itertools.product) -> Iterator[Any]:
+    """Value on each axis, and what it sets, for all combinations of their values."""
+    columns = [list(zip(axis.values, axis.settings, strict=True)) for axis in axes]
+    for combination in combine(*columns):
+        labels = {axis.name: label for axis, (label, _) in zip(axes, combination, strict=True)}
+        yield labels, {name: value for _, settings in combination for name, value in settings.items()}
+
+
+def _names_set_by(axis: Axis | Range) -> set[str]:
+    """Names of the settings that an axis sets."""
+    return {name for given in axis.settings for name in given} if isinstance(axis, Axis) else {axis.name}
 
 
 def _resolve_reference(name: str, value: Any, values: Mapping[str, Any]) -> Any:

@@ -10,11 +10,11 @@ import math
 import signal
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,9 +25,10 @@ from anaphor.files import append_file, delete, replace_file, write_file
 from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
-from anaphor.studies.search import Proposals, find_pruned, make_proposals
+from anaphor.studies.search import ListProposals, Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
 from anaphor.studies.study_folder import CELLS, FROZEN, LOG
+from anaphor.studies.tuning import choose_values
 from anaphor.training.run_folder import STUDY, RunFolder
 from anaphor.training.trusted_data import trust_run
 from anaphor.yaml_files import read_mapping
@@ -77,17 +78,31 @@ class Study:
     """Keys of the cells whose final status is in the log."""
 
     def run(self) -> None:
-        """Train the missing cells."""
-        proposals = make_proposals(self.spec, self.folder)
-        text = yaml.safe_dump(self.spec.to_plain(), sort_keys=False, allow_unicode=True)
+        """Train the missing cells: those that tune, if any, and then those that are compared."""
+        spec = self.spec
+        proposals = make_proposals(spec, self.folder)
+        text = yaml.safe_dump(spec.to_plain(), sort_keys=False, allow_unicode=True)
         replace_file(self.folder / STUDY, text.encode())
         self._logged = read_logged(self.folder / LOG)
+        prune = self._prune if spec.prune else lambda running: None
+        self._train(proposals, spec.tuning_seeds if spec.tune else spec.seeds, prune)
+        if spec.tune:
+            chosen = [choice.setting for choice in choose_values(spec, self.cells) if choice.setting is not None]
+            self._train(ListProposals(chosen), spec.seeds)
+
+    def _train(
+        self,
+        proposals: Proposals,
+        seeds: Sequence[int],
+        on_wait: Callable[[list[Cell]], None] = lambda running: None,
+    ) -> None:
+        """Train the missing cells of some settings."""
         self._run_jobs(
-            lambda: self._next(proposals),
+            lambda: self._next(proposals, seeds),
             lambda cell: self._submit(cell, self._count_following(proposals)),
             lambda cell, result: self._finish(proposals, cell, result),
-            self._prune if self.spec.prune else lambda running: None,
-        )  # fmt: skip
+            on_wait,
+        )
 
     def _count_following(self, proposals: Proposals) -> int:
         """Jobs that follow, at most: cells to be trained, and those that are evaluated on test after them."""
@@ -123,14 +138,16 @@ class Study:
             on_wait(cells)
             self.callback.on_wait(cells)
 
-    def _next(self, proposals: Proposals) -> Cell | None:
+    def _next(self, proposals: Proposals, seeds: Sequence[int]) -> Cell | None:
         """The next cell to train. Settings are requested one by one, because a search uses earlier results."""
         while not self._queue:
             setting = proposals.next()
             if setting is None:
                 return None
-            # A search may draw a setting again, which then has its cells already.
-            cells = [cell for cell in self.cells if cell.setting == setting] or self._add_cells(setting)
+            # A search may draw a setting again, which then has its cells already; others were trained to tune.
+            cells = [cell for cell in self.cells if cell.setting == setting]
+            present = {cell.seed for cell in cells}
+            cells += self._add_cells(setting, [seed for seed in seeds if seed not in present])
             left = {cell.key: cell for cell in cells if not self._is_done(cell)}
             if left:
                 self._pending.append(PendingSetting(setting, cells, set(left)))
@@ -141,9 +158,9 @@ class Study:
                 proposals.report(setting, self._mean(cells))
         return self._queue.popleft()
 
-    def _add_cells(self, setting: Setting) -> list[Cell]:
-        """The cells of a new setting."""
-        cells = [make_cell(setting, seed, self.cells_folder, self.spec.task, self.threads) for seed in self.spec.seeds]
+    def _add_cells(self, setting: Setting, seeds: Sequence[int]) -> list[Cell]:
+        """New cells of a setting."""
+        cells = [make_cell(setting, seed, self.cells_folder, self.spec.task, self.threads) for seed in seeds]
         self.cells += cells
         for cell in filter(self._is_done, cells):
             status = cell.status(self.spec)
@@ -213,7 +230,7 @@ class Study:
         """Append a line to the log."""
         line: dict[str, Any] = {"time": now(), "event": event}
         if cell is not None:
-            line |= {"cell": cell.key, "parameters": dict(cell.setting.parameters), "seed": cell.seed}
+            line |= {"cell": cell.key, "parameters": cell.setting.labels, "seed": cell.seed}
         line = replace_nonfinite({**line, **details})
         append_file(self.folder / LOG, json.dumps(line, ensure_ascii=False).encode() + b"\n")
         if cell is not None and event in FINAL:
@@ -223,8 +240,11 @@ class Study:
         """Record the selected setting and all values before the test split is opened. A study selects once."""
         path = self.folder / FROZEN
         cells = {cell.key: self.value(cell) for cell in self.cells}
-        parameters = None if chosen is None else dict(chosen.parameters)
+        parameters = None if chosen is None else chosen.labels
         choice: dict[str, Any] = replace_nonfinite({"metric": self.spec.metric, "chosen": parameters, "cells": cells})
+        if self.spec.tune:
+            choices = choose_values(self.spec, self.cells)
+            choice["tuned"] = replace_nonfinite([one.setting.labels for one in choices if one.setting is not None])
         if path.is_file():
             before = read_frozen_selection(self.folder)
             if replace_nonfinite({key: before.get(key) for key in choice}) == choice:
@@ -322,8 +342,7 @@ def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
         before = read_mapping(folder / STUDY)
         same = all(before.get(key) == value for key, value in spec.to_plain().items() if key in SEARCH_KEYS)
     else:
-        cells = [make_cell(*of, folder / CELLS, spec.task, threads) for of in product(spec.settings(), spec.seeds)]
-        same = {cell.key for cell in cells} == set(frozen["cells"])
+        same = list_keys(spec, folder, threads, frozen.get("tuned", [])) == set(frozen["cells"])
     if not same or frozen["metric"] != spec.metric:
         raise changed_error(folder)
     for result in (RunFolder(folder / CELLS / key).result for key in frozen["cells"]):
@@ -336,6 +355,17 @@ def validate_sealed(spec: StudySpec, folder: Path, threads: int) -> None:
             f"{folder} is frozen, and {count} would be trained again: use another --out, or --force to select again "
             f"(the log keeps both)"
         )
+
+
+def list_keys(spec: StudySpec, folder: Path, threads: int, tuned: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Keys of all cells of a study that is no search; `tuned` are the settings that were chosen, if it tunes."""
+    settings = spec.settings()
+    cells = product(settings, spec.tuning_seeds if spec.tune else spec.seeds)
+    chosen = [setting for setting in settings if replace_nonfinite(setting.labels) in tuned] if spec.tune else []
+    return {
+        make_cell(setting, seed, folder / CELLS, spec.task, threads).key
+        for setting, seed in chain(cells, product(chosen, spec.seeds))
+    }
 
 
 def read_frozen_selection(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from anaphor.errors import ConfigError
 from anaphor.imported_files import import_file
 from anaphor.registry import TASKS
 from anaphor.shipped_files import EXAMPLES, files_by_name, find_file
-from anaphor.studies.axes import read_axis, read_seeds
+from anaphor.studies.axes import Axis, read_axis, read_seeds
 from anaphor.studies.spec import StudySpec, find_support
 from anaphor.training.spec import merge_settings
 from anaphor.user_paths import is_path_like
@@ -74,6 +74,9 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise ConfigError(f"required={required!r}: it must be a list of names of settings")
     values["required"] = tuple(required)
+    values["tune"] = _read_tuned(values.get("tune", {}), path)
+    if "tune_seeds" in values:
+        values["tune_seeds"] = _read_tune_seeds(values["tune_seeds"])
     if isinstance(parameters, list):
         if not all(isinstance(setting, dict) for setting in parameters):
             raise ConfigError("each item of parameters must be a mapping of names to values")
@@ -83,6 +86,28 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
     else:
         raise ConfigError(f"parameters={parameters!r}: it must be a mapping of names to their values")
     return StudySpec(**values)
+
+
+def _read_tuned(given: Any, path: Path) -> tuple[Axis, ...]:
+    """What is tuned, in the form of `parameters`."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"tune={given!r}: it must be a mapping of names to their values")
+    axes = []
+    for key, value in given.items():
+        axis = read_axis(str(key), value, path)
+        if not isinstance(axis, Axis):
+            raise ConfigError(f"tune: {key} needs a list of values, and not a range")
+        axes.append(axis)
+    return tuple(axes)
+
+
+def _read_tune_seeds(given: Any) -> tuple[int, ...] | int:
+    """So many of the seeds, or a list of others. How many there are, the spec knows."""
+    if type(given) is int:
+        return given
+    if not isinstance(given, list) or not all(type(item) is int for item in given):
+        raise ConfigError(f"tune_seeds={given!r}: give the number of seeds that tune, or a list of integers")
+    return tuple(given)
 
 
 def _take_measures(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.registry import OPTIMIZERS
-from anaphor.studies.axes import Axis
+from anaphor.studies.axes import Axis, Range
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.training.budget import build_budget
 from anaphor.training.build import build_experiment, build_step, check_settings
@@ -27,27 +27,26 @@ PROBE_SECONDS = 0.5  # for the steps, and for the part of a validation
 def validate_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
     """Raise for settings that could not be run. Those of a search (None) are unknown: only names are checked."""
     if spec.is_search:
-        validate_search(spec)
+        validate_search(spec, spec.parameters, f"method {spec.method} cannot vary")
+    validate_search(spec, spec.tune, "tune cannot vary")
     for setting in [spec.example_setting()] if settings is None else settings:
         try:
             validate_run(setting.run, names_only=settings is None)
             spec.support.validate(setting.run, spec.target, names_only=settings is None)
         except ConfigError as error:
-            raise spec.error_at(setting.parameters, error) from None
+            raise spec.error_at(setting.labels, error) from None
 
 
-def validate_search(spec: StudySpec) -> None:
-    """Raise for axes along which the metric changes its meaning: a search would follow it."""
-    for axis in spec.parameters:
+def validate_search(spec: StudySpec, axes: Sequence[Axis | Range], what: str) -> None:
+    """Raise for axes along which the metric changes its meaning: the search for its best value would follow it."""
+    for axis in axes:
         all_settings = axis.settings if isinstance(axis, Axis) else [{axis.name: end} for end in (axis.low, axis.high)]
         names = {name for settings in all_settings for name in settings}
         values = {name: {str(settings.get(name, spec.base.get(name))) for settings in all_settings} for name in names}
         try:
             spec.support.validate_search({name for name in names if len(values[name]) > 1}, spec.target)
         except ConfigError as error:
-            raise ConfigError(
-                f"study {spec.name!r}: method {spec.method} cannot vary {axis.name} by metric={spec.metric}: {error}"
-            ) from None
+            raise ConfigError(f"study {spec.name!r}: {what} {axis.name} by metric={spec.metric}: {error}") from None
 
 
 def validate_run(run: RunSpec, *, names_only: bool) -> None:

@@ -142,9 +142,12 @@ def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
         return
     flag = f"--{name}" if name in ("data", "init") else f"--set {name}"
     varied = name if axis == name else f"{name} along the axis {axis}"
-    values = f" ({', '.join(map(format_value, spec.axes[axis]))})" if axis in spec.axes else ""
+    tuned = {one.name: one.values for one in spec.tune}
+    given = {**spec.axes, **tuned}.get(axis, ())
+    values = f" ({', '.join(map(format_value, given))})" if given else ""
+    where = "tune" if axis in tuned else "parameters"
     raise ConfigError(
-        f"{flag}: the study varies {varied}{values}; for other values edit `parameters` in a copy of "
+        f"{flag}: the study varies {varied}{values}; for other values edit `{where}` in a copy of "
         f"{find_study_file(study)}"
     )
 
