@@ -70,7 +70,7 @@ def test_a_worker_goes_on_where_the_result_cannot_be_read_or_is_not_of_the_end(t
     (tmp_path / "spec.yaml").touch()
     (tmp_path / "result.json").write_text(content)
     monkeypatch.setattr(worker, "train_run", train_run)
-    job = {"task": "lm", "spec": {}, "threads": 1, "measures": {}, "imports": {}}
+    job = {"task": "lm", "spec": {}, "threads": 1, "measures": {}, "longer": [], "imports": {}}
     with pytest.raises(Reached):
         worker.train(tmp_path, job)
     (tmp_path / "result.json").write_text('{"status": "finished"}')

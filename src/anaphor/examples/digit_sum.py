@@ -78,9 +78,9 @@ class DigitSum(Experiment):
         self.model = Adder(spec.model)
         self.split = cache(self._draw)
 
-    def _draw(self, split: str) -> Batch:
+    def _draw(self, split: str, factor: int = 1) -> Batch:
         generator = torch.Generator().manual_seed(list(SIZES).index(split))
-        digits = torch.randint(0, 10, (SIZES[split], self.spec.length), generator=generator)
+        digits = torch.randint(0, 10, (SIZES[split], factor * self.spec.length), generator=generator)
         return Batch(digits, digits.sum(1).float())
 
     def batches(self, epoch: int) -> list[Batch]:
@@ -92,13 +92,19 @@ class DigitSum(Experiment):
         return Loss((self.model(batch.digits) - batch.sums).square().sum()), None
 
     def evaluate(self, split: str) -> Result:
-        data = self.split(split)
+        return self._score(self.split(split))
+
+    def evaluate_longer(self, split: str, factor: int) -> Result:
+        """On sequences `factor` times as long as in training, which studies report as `mse_2x`."""
+        return self._score(self._draw(split, factor))
+
+    def _score(self, data: Batch) -> Result:
         self.model.eval()
         with torch.inference_mode():
             errors = self.model(data.digits) - data.sums
         self.model.train()
         values = {"mse": float(errors.square().mean()), "within_half": float((errors.abs() < 0.5).double().mean())}
-        return Result(values, {"examples": data.count, "length": self.spec.length})
+        return Result(values, {"examples": data.count, "length": data.digits.shape[1]})
 
     def sample(self, seed: int) -> str:
         data = self.split("valid")
@@ -110,5 +116,12 @@ class DigitSum(Experiment):
 
 
 anaphor.register_task(
-    TaskDefinition(name="digit-sum", spec=DigitSumSpec, metrics=METRICS, unit="sequences", build=DigitSum)
+    TaskDefinition(
+        name="digit-sum",
+        spec=DigitSumSpec,
+        metrics=METRICS,
+        unit="sequences",
+        build=DigitSum,
+        evaluate_longer=DigitSum.evaluate_longer,
+    )
 )

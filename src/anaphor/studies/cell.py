@@ -18,6 +18,7 @@ from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.files import make_folder, replace_file
 from anaphor.imported_files import IMPORTED
 from anaphor.registry import TASKS, files_used_by
+from anaphor.studies.reported import Reported
 from anaphor.studies.spec import Setting, StudySpec, find_support
 from anaphor.training.build import build_experiment
 from anaphor.training.device import choose_device
@@ -64,6 +65,7 @@ class Cell:
             "spec": dataclasses.asdict(self.spec),
             "threads": threads,
             "measures": dict(study.measures),
+            "longer": study.longer,
             "imports": {str(file.path): file.sha256 for file in IMPORTED.values()},
         }
         replace_file(self.folder / JOB, json.dumps(job, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -71,7 +73,7 @@ class Cell:
     def status(self, study: StudySpec) -> str:
         """finished, diverged, stopped, failed, started or new."""
         result = self.result
-        if result.get("status") == "finished" and self.read(MEASURES).get("wanted") == study.measures:
+        if result.get("status") == "finished" and self.read(MEASURES).get("wanted") == study.wanted:
             return "finished"
         if result.get("status") == "diverged":
             return "diverged"
@@ -82,6 +84,14 @@ class Cell:
         if self.status(study) != "finished":
             return None
         return study.support.value(self.result["valid"], study.target)
+
+    def reported_value(self, study: StudySpec, reported: Reported, split: str = "valid") -> float | None:
+        """Value of a further metric on validation or test; None where it was not measured."""
+        tested = self.read(TEST) if split == "test" else {}
+        if not tested and (split == "test" or self.status(study) != "finished"):
+            return None
+        result = reported.find_result(tested or self.result["valid"], tested or self.read(MEASURES))
+        return study.support.value(result, reported.base) if isinstance(result, dict) else None
 
     def is_tested(self, study: StudySpec) -> bool:
         """Whether it has test scores, with all that the study measures, of the test split as it is now."""
@@ -95,7 +105,7 @@ class Cell:
     def has_test_scores(self, study: StudySpec) -> bool:
         """The same of the test split as it was, which is not opened for this."""
         found = self.read(TEST)
-        return bool(found) and found.get("wanted", study.measures) == study.measures
+        return bool(found) and found.get("wanted", study.wanted) == study.wanted
 
     @property
     def result(self) -> dict[str, Any]:

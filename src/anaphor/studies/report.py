@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,18 @@ from anaphor.metrics.statistics import MIN_SEEDS, Interval, block_bootstrap, con
 from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
-from anaphor.studies.figures import SUFFIXES, draw_study
+from anaphor.studies.figures import SUFFIXES, View, draw_study
 from anaphor.studies.findings import describe_findings, describe_trends
 from anaphor.studies.groups import Group, Objective, describe_block_difference, find_undistinguished
+from anaphor.studies.reported import Reported
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import Study
 from anaphor.studies.tables import TableCell, write_tables
 from anaphor.studies.tuning import Choice, choose_values, describe_choices
 
 Axes = dict[str, list[Any]]
+TEST_DETAILS = ("digest", "measures", "wanted", "longer")
+"""Keys of a cell's test scores that are no scores."""
 MAX_CURVES = 6  # settings whose learning curves fit side by side
 
 
@@ -55,10 +58,13 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
         untested = study.test([cell for cell in finished if spec.test == "all" or cell.setting is chosen])
     axes = list_axes(spec, settings)
     findings = describe_findings(groups, axes, objective) + compare_losses(study, settings, groups, ranked)
-    columns = tuned_columns(choices) | further_columns(study, settings)
-    bold = {objective.title: find_undistinguished(groups, objective)}
+    others = [make_view(study, settings, one) for one in spec.reported]
+    columns = tuned_columns(choices) | reported_columns(others) | further_columns(study, settings)
+    columns |= tested_columns(study, settings)
+    bold = {one.objective.title: find_undistinguished(one.groups, one.objective) for one in others}
+    bold[objective.title] = find_undistinguished(groups, objective)
     tables = {"table": write_tables(groups, axes, objective, columns, study.folder, bold)}
-    figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes))
+    figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes), others)
     figures += draw_learning(study, settings)
     if choices:
         findings = [findings[0], *describe_choices(spec, choices), *findings[1:]]
@@ -131,15 +137,54 @@ def comparison_notes(study: Study, settings: Sequence[Setting], metric: Metric) 
 
 def make_test_groups(study: Study, settings: Sequence[Setting], notes: Sequence[str]) -> list[Group]:
     """The settings with their test scores; empty unless every finished cell has one."""
+    return group_test_scores(study, settings, notes, lambda cell: test_value(study, cell))
+
+
+def group_test_scores(
+    study: Study, settings: Sequence[Setting], notes: Sequence[str], value: Callable[[Cell], float | None]
+) -> list[Group]:
     groups = []
     for setting, note in zip(settings, notes, strict=True):
         finished = finished_cells(study, setting)
-        values = {cell.seed: value for cell in finished if (value := test_value(study, cell)) is not None}
+        values = {cell.seed: found for cell in finished if (found := value(cell)) is not None}
         if len(values) < len(finished):
             return []
-        missing = len(cells_of(study, setting)) - len(values)
+        missing = len(study.spec.seeds) - len(values)
         groups.append(Group(setting.parameters, tuple(values), tuple(values.values()), note, missing))
     return groups
+
+
+def make_view(study: Study, settings: Sequence[Setting], reported: Reported) -> View:
+    """The settings by a further metric, on validation and, where every finished cell has it, on test."""
+    spec, groups = study.spec, []
+    notes = comparison_notes(study, settings, reported.base)
+    for setting, note in zip(settings, notes, strict=True):
+        values = {cell.seed: cell.reported_value(spec, reported) for cell in finished_cells(study, setting)}
+        found = {seed: value for seed, value in values.items() if value is not None}
+        groups.append(
+            Group(setting.parameters, tuple(found), tuple(found.values()), note, len(spec.seeds) - len(found))
+        )
+    tested = group_test_scores(study, settings, notes, lambda cell: cell.reported_value(spec, reported, "test"))
+    return View(Objective(reported.metric), groups, tested)
+
+
+def reported_columns(views: Sequence[View]) -> dict[str, list[TableCell]]:
+    """Further metrics on validation."""
+    return {view.objective.title: [interval_of(group.values) for group in view.groups] for view in views}
+
+
+def tested_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[TableCell]]:
+    """Test scores of what was evaluated on test, by every metric that is reported."""
+    cells = [cells_of(study, setting) for setting in settings]
+    rows = {"test": [[test_value(study, cell) for cell in row] for row in cells]}
+    for one in study.spec.reported:
+        title = Objective(one.metric, "test").title
+        rows[title] = [[cell.reported_value(study.spec, one, "test") for cell in row] for row in cells]
+    return {name: [interval_of(row) for row in found] for name, found in rows.items() if any(map(has_value, found))}
+
+
+def has_value(row: Sequence[float | None]) -> bool:
+    return any(value is not None for value in row)
 
 
 def test_value(study: Study, cell: Cell) -> float | None:
@@ -156,15 +201,25 @@ def plain_cell(study: Study, cell: Cell, compared: Sequence[Setting], untested: 
         "run": str(cell.folder),
         "seconds": result.get("seconds"),
     }
+    if reported := reported_values(study, cell, "valid"):
+        found["valid"] = {**(result.get("valid") or {}), **reported}
     if study.spec.tune:
         found["chosen"] = cell.seed in study.spec.seeds and any(cell.setting is one for one in compared)
     if tested := cell.read(TEST):
-        found["test"] = {key: value for key, value in tested.items() if key not in ("digest", "measures", "wanted")}
+        scores = {key: value for key, value in tested.items() if key not in TEST_DETAILS}
+        found["test"] = {**scores, **reported_values(study, cell, "test")}
     if reason := study.reason(cell, status):
         found["reason"] = reason
     if untested:
         found["untested"] = untested
     return found
+
+
+def reported_values(study: Study, cell: Cell, split: str) -> dict[str, float]:
+    """Values of further metrics on longer examples, by name; those of the split itself are in its result."""
+    longer = (one for one in study.spec.reported if one.factor > 1)
+    values = {one.metric.name: cell.reported_value(study.spec, one, split) for one in longer}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def plain_best(study: Study, group: Group, setting: Setting) -> dict[str, Any]:
@@ -249,7 +304,7 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
     columns: dict[str, list[TableCell]] = {}
 
     def add(name: str, rows: list[list[float | None]]) -> None:
-        if any(value is not None for row in rows for value in row):
+        if any(map(has_value, rows)):
             columns[name] = [interval_of(row) for row in rows]
 
     cells = [cells_of(study, setting) for setting in settings]
@@ -264,7 +319,6 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
         title = name if metric == study.spec.target else f"{name} ({metric.label})"
         add(title, [[None if of is None else study.spec.support.value(of, metric) for of in row] for row in results])
     add(f"training {study.spec.target.label}", [[training_value(study, cell) for cell in row] for row in cells])
-    add("test", [[test_value(study, cell) for cell in row] for row in cells])
     return columns
 
 

@@ -20,6 +20,7 @@ from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS, import_object
 from anaphor.studies.axes import Axis, Range, format_setting, to_label
 from anaphor.studies.names import check_name
+from anaphor.studies.reported import Reported, read_reported
 from anaphor.training.spec import BUDGETS, RunSpec, merge_settings
 from anaphor.training.task import StudySupport, TaskDefinition, recipe_file
 from anaphor.typecheck import check_types
@@ -85,6 +86,9 @@ class StudySpec:
     """Number of settings that a search tries."""
     test: str = "best"
     """Settings that are evaluated on test after the selection: best, all or none."""
+    report: tuple[str, ...] = ()
+    """Further metrics of the table and the figure, such as `accuracy`, or `accuracy_2x` at twice the training
+    length."""
     measures: Mapping[str, Any] = field(default_factory=dict)
     """What is measured besides the validation result: options of the task, which are keys of a study file."""
     prune: bool = False
@@ -106,6 +110,7 @@ class StudySpec:
         for axis in self.parameters:
             check_name(axis.name, "parameter")  # of a figure
         set_field(self, "measures", self._complete_measures())
+        read_reported(self.report, self.definition)
         self._refuse_seed()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one seed, without duplicates")
@@ -210,6 +215,21 @@ class StudySpec:
         """The metric that selects."""
         name = self.metric.removeprefix("valid.")
         return next(metric for metric in self.definition.metrics if metric.name == name)
+
+    @property
+    def reported(self) -> tuple[Reported, ...]:
+        """Metrics beside the one that selects."""
+        return tuple(one for one in read_reported(self.report, self.definition) if one.metric != self.target)
+
+    @property
+    def longer(self) -> list[int]:
+        """How many times as long as in training the examples are on which every model is evaluated as well."""
+        return sorted({one.factor for one in self.reported if one.factor > 1})
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What is measured besides the validation result."""
+        return {**self.measures, **({"longer": self.longer} if self.longer else {})}
 
     @property
     def is_search(self) -> bool:
@@ -331,6 +351,7 @@ class StudySpec:
             **({} if self.tune_seeds is None else {"tune_seeds": self._plain_tune_seeds()}),
             "trials": self.trials,
             "test": self.test,
+            **({"report": list(self.report)} if self.report else {}),
             **self.measures,
             "prune": self.prune,
         }

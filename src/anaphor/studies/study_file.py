@@ -70,10 +70,11 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
     values |= {"metric": str(metric.get("name", "")), "goal": str(metric.get("goal", ""))}
     parameters = values.pop("parameters", {})
     values["seeds"] = read_seeds(values.pop("seeds", 3))
-    required = values.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise ConfigError(f"required={required!r}: it must be a list of names of settings")
-    values["required"] = tuple(required)
+    for key, what in (("required", "settings"), ("report", "metrics")):
+        names = values.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{key}={names!r}: it must be a list of names of {what}")
+        values[key] = tuple(names)
     values["tune"] = _read_tuned(values.get("tune", {}), path)
     if "tune_seeds" in values:
         values["tune_seeds"] = _read_tune_seeds(values["tune_seeds"])

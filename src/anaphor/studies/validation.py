@@ -33,6 +33,8 @@ def validate_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
         try:
             validate_run(setting.run, names_only=settings is None)
             spec.support.validate(setting.run, spec.target, names_only=settings is None)
+            if spec.longer:
+                spec.support.validate_longer(setting.run)
         except ConfigError as error:
             raise spec.error_at(setting.labels, error) from None
 

@@ -101,9 +101,10 @@ def train(folder: Path, job: dict[str, Any]) -> int:
     best = read_json(run_folder.result).get("best_step")
     if best is not None:  # all else was for a resume
         checkpoint.prune(run_folder.checkpoints, keep=0, also=[best])
-    has_measures = TASKS[job["task"]].measure is not None
+    has_measures = TASKS[job["task"]].measure is not None or job["longer"]
     experiment = load_run(folder, device=spec.device, trust=True).experiment if has_measures else None
-    write(folder / MEASURES, {"wanted": job["measures"], **measure(experiment, folder, "valid", job)})
+    found = {**measure(experiment, folder, "valid", job), **measure_longer(experiment, "valid", job)}
+    write(folder / MEASURES, {"wanted": wanted(job), **found})
     return 0
 
 
@@ -114,7 +115,8 @@ def test(folder: Path, job: dict[str, Any]) -> int:
     result = experiment.score("test").to_plain()
     measures = measure(experiment, folder, "test", job)
     digest = digest_of_test(job["task"], TASKS[job["task"]].run_spec(**job["spec"]))
-    write(folder / TEST, {**result, "digest": digest, "wanted": job["measures"], "measures": measures})
+    longer = measure_longer(experiment, "test", job)
+    write(folder / TEST, {**result, "digest": digest, "wanted": wanted(job), "measures": measures, **longer})
     return 0
 
 
@@ -125,6 +127,20 @@ def measure(experiment: Any, folder: Path, split: str, job: dict[str, Any]) -> d
         {} if function is None else import_object(function)(experiment, folder, split, job["measures"])
     )
     return found
+
+
+def measure_longer(experiment: Any, split: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Results on examples that are longer than those of training, by how many times as long; None where the model
+    cannot be evaluated on them."""
+    function = TASKS[job["task"]].evaluate_longer
+    results = {factor: import_object(function)(experiment, split, factor) for factor in job["longer"]}
+    found = {str(factor): None if result is None else result.to_plain() for factor, result in results.items()}
+    return {"longer": found} if found else {}
+
+
+def wanted(job: dict[str, Any]) -> dict[str, Any]:
+    """What a job measures, as the study compares it with what it wants."""
+    return {**job["measures"], **({"longer": job["longer"]} if job["longer"] else {})}
 
 
 def write(path: Path, found: dict[str, Any]) -> None:

@@ -41,6 +41,9 @@ class StudySupport:
         """Raise ConfigError for settings that could not be run, or have no such metric, without opening data. Of a
         search only names are checked, because its settings are not known yet."""
 
+    def validate_longer(self, spec: RunSpec) -> None:
+        """Raise ConfigError for settings with which the task's `evaluate_longer` does not work."""
+
     def validate_search(self, changed: set[str], metric: Metric) -> None:
         """Raise ConfigError where a search must not vary these settings, because values would not be comparable."""
         if "data" in changed:
@@ -110,6 +113,10 @@ class TaskDefinition:
     """What `models` shows of a preset, as "module:function": `(name, vocabulary, tokens) -> ModelRow`."""
     measure: str | Callable[..., Any] | None = None
     """What a study measures as well: `(experiment, folder, split, wanted) -> dict`, see `StudySupport.options`."""
+    evaluate_longer: str | Callable[..., Any] | None = None
+    """Evaluates a split on examples, or segments, that are longer than those of training, for `accuracy_2x` in the
+    `report` of a study: `(experiment, split, factor) -> Result`, or None where the model cannot, or "module:function".
+    None: the task has no length."""
     study: str | StudySupport | None = None
     """How a study compares runs, or "module:object". None: values on the same data are compared as they are."""
     page: Mapping[str, str] = field(default_factory=dict)

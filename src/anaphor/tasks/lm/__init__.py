@@ -131,6 +131,7 @@ TASK = TaskDefinition(
     evaluate="anaphor.tasks.lm.verbs:EvaluateOptions",
     look="anaphor.tasks.lm.verbs:LookOptions",
     measure="anaphor.tasks.lm.measures:measure",
+    evaluate_longer="anaphor.tasks.lm.length:evaluate_longer",
     study="anaphor.tasks.lm.study:STUDY",
     models="anaphor.tasks.lm.models:describe_model",
     page={

@@ -101,6 +101,13 @@ def losses_by_length(
     ]
 
 
+def evaluate_longer(experiment: StreamExperiment, split: str, factor: int) -> LossResult | None:
+    """The result on segments so many times as long as in training, with the state as in training. None where the model
+    has no positions for them."""
+    protocol = experiment.protocol
+    return score_at_length(experiment, split, replace(protocol, bptt=factor * protocol.bptt)).score
+
+
 def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol) -> LengthScore:
     """The score under a protocol, and the loss by position within its segments."""
     reason = refusal_reason(experiment.model, protocol)

@@ -74,6 +74,13 @@ class LanguageStudy(TextStudy):
             )
         super().validate(spec, metric, names_only=names_only)
 
+    def validate_longer(self, spec: Any) -> None:
+        if spec.batching != "stream":
+            raise ConfigError(
+                f"batching={spec.batching} reads separate examples, which have no segments to be longer: leave the "
+                f"lengths out of `report`"
+            )
+
     def model_presets(self) -> Mapping[str, Any]:
         presets: Mapping[str, Any] = PRESETS["lm"]
         return presets
