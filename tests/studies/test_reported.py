@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anaphor.errors import ConfigError
-from anaphor.registry import import_file
+from anaphor.imported_files import import_file
 from anaphor.shipped_files import EXAMPLES
 from anaphor.studies.report import report
 from anaphor.studies.study import Study
