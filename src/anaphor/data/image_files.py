@@ -8,7 +8,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from anaphor.data.dataset import ALL, SPLIT_NAMES, SPLITS, TEST, TRAIN, VALID
 from anaphor.data.files import max_file_bytes, too_large
 from anaphor.data.images import Arrays, ImageDataset, check_bytes, check_labels, hold_out, resize_all, resize_square
-from anaphor.errors import AnaphorError, DataError, count_noun
+from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -46,6 +46,26 @@ def read_image(path: Path | str, channels: int = 3, image_size: int | None = Non
     """
     with _without_warnings():
         return _decode(Path(path), channels, image_size)
+
+
+def read_images(
+    paths: Iterable[Path | str], channels: int, image_size: int, warn: Callable[[str], None]
+) -> NDArray[np.uint8]:
+    """Image files as uint8 [N, C, H, W]; see `read_image`. Every file that cannot be read is named: the last one by the
+    error, the others by `warn`."""
+    images, failures = [], []
+    for path in paths:
+        try:
+            images.append(read_image(path, channels, image_size))
+        except DataError as error:
+            failures.append(error)
+    for failure in failures[:-1]:
+        warn(str(failure))
+    if failures:
+        raise failures[-1]
+    if not images:
+        raise ConfigError("no image was given: name at least one file")
+    return np.stack(images)
 
 
 def read_base64_image(content: str, channels: int = 3, image_size: int | None = None) -> NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from anaphor.config import nearest
 from anaphor.data.dataset import SPLITS, TRAIN, Dataset, Overlap, Rows, encode_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
@@ -60,6 +61,18 @@ class ImageSplit:
         # The raw stream of PCG64 is the same in every version of NumPy.
         order = np.argsort(np.random.PCG64(0).random_raw(len(self)), kind="stable")
         return self._select(np.sort(order[:count]))
+
+    def match_classes(self, classes: tuple[str, ...]) -> ImageSplit:
+        """With labels that are indices of `classes`, where these are numbered in another way or are more."""
+        if self.classes == classes:
+            return self
+        import torch
+
+        for name in self.classes:
+            if name not in classes:
+                raise DataError(f"the data have the class {name!r}, which the model has not{nearest(name, classes)}")
+        numbers = torch.tensor([classes.index(name) for name in self.classes])
+        return replace(self, labels=numbers[self.labels], classes=classes)
 
     def _select(self, places: Any) -> ImageSplit:
         some = {name: value[places] for name, value in vars(self).items() if hasattr(value, "device")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.config import nearest
 from anaphor.data.augment import Augmentation
 from anaphor.data.augment_spec import AugmentationSpec
 from anaphor.data.dataset import ALL, TEST
 from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
-from anaphor.data.image_files import list_images, read_image
+from anaphor.data.image_files import list_images, read_images
 from anaphor.data.images import ImageDataset, ImageMetadata, ImageSplit, count_image_overlap
 from anaphor.draw.confusion import draw_confusion
-from anaphor.errors import AnaphorError, ConfigError, DataError, print_warning
+from anaphor.errors import AnaphorError, print_warning
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.image_maps import ImageLook
 from anaphor.metrics.accuracy import score_classes
@@ -77,21 +76,10 @@ class ImageExperiment(Experiment):
         return self._open_images()
 
     def load_split(self, name: str) -> ImageSplit:
-        split = self._match_classes(self.source.load(name))
+        split = self.source.load(name).match_classes(self.metadata.classes)
         if name == "train" and self.spec.max_examples is not None:
             split = split.sample(self.spec.max_examples)
         return split.to(self.device)
-
-    def _match_classes(self, split: ImageSplit) -> ImageSplit:
-        """With the labels of the model, where the classes of other data are numbered in another way."""
-        names = self.metadata.classes
-        if split.classes == names:
-            return split
-        for name in split.classes:
-            if name not in names:
-                raise DataError(f"the data have the class {name!r}, which the model has not{nearest(name, names)}")
-        numbers = torch.tensor([names.index(name) for name in split.classes])
-        return replace(split, labels=numbers[split.labels], classes=names)
 
     def use_data(self, name: str) -> None:
         """Score other data from now on; their classes must be among those of the model."""
@@ -113,16 +101,15 @@ class ImageExperiment(Experiment):
                 targets = targets * (1 - smoothing) + smoothing / targets.shape[1]
         return Loss(soft_cross_entropy(self.model(images), targets)), None
 
-    def compute_logits(self, images: Tensor, *, flips: bool | None = None) -> Tensor:
+    def compute_logits(self, images: Tensor) -> Tensor:
         """Logits of uint8 images [N, C, H, W] on the CPU or the device; with flips log-probabilities. [N, classes]"""
-        flips = self.spec.flips if flips is None else flips
         patches = images.shape[2] * images.shape[3] // self.model.spec.patch**2 or 1
         parts, rows = [], images.split(min(EVAL_ROWS, max(1, EVAL_PATCHES // patches)))
         with eval_mode(self.model), torch.inference_mode():
             for number, part in enumerate(rows, 1):
                 x = self.augment.normalize(part.to(self.device))
                 logits = self.model(x)
-                if flips:
+                if self.spec.flips:
                     both = torch.stack((logits, self.model(x.flip(-1)))).double().softmax(-1)
                     logits = both.mean(0).clamp(min=1e-300).log()
                 parts.append(logits)
@@ -130,25 +117,12 @@ class ImageExperiment(Experiment):
         return torch.cat(parts)
 
     def read_images(self, paths: Sequence[Path | str], warn: Callable[[str], None] = print_warning) -> Tensor:
-        """Image files as the model sees them, before normalization. Every file that cannot be read is named.
-        uint8 [N, C, H, W]"""
-        images, failures = [], []
-        for path in paths:
-            try:
-                images.append(torch.from_numpy(read_image(path, self.metadata.channels, self.metadata.image_size)))
-            except DataError as error:
-                failures.append(error)
-        for failure in failures[:-1]:
-            warn(str(failure))
-        if failures:
-            raise failures[-1]
-        if not images:
-            raise ConfigError("no image was given: name at least one file")
-        return torch.stack(images)
+        """Image files as the model sees them, before normalization. uint8 [N, C, H, W]"""
+        size = self.metadata.image_size
+        return torch.from_numpy(read_images(paths, self.metadata.channels, size, warn))
 
     def predict(self, paths: Sequence[Path | str], warn: Callable[[str], None] = print_warning) -> list[dict[str, Any]]:
-        """For each image file, and each in a folder, its name, the predicted class, and the probabilities by class
-        name."""
+        """The name, the predicted class and the probabilities by class of each image file, also of those in folders."""
         files = list_images(paths)
         logits = self.compute_logits(self.read_images(files, warn))
         return [

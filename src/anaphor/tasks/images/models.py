@@ -15,7 +15,6 @@ IMAGE_SIZE = {"vit-nano": 32}
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     """A model preset as `anaphor models` shows it: the small one for images of 32 pixels, the others for 224."""
-
     size = IMAGE_SIZE.get(name, 224)
     spec = image_preset(name, classes=CLASSES, image_size=size)
     with without_weights():
