@@ -167,9 +167,7 @@ VERBS = Registry(
         "look": Verb(
             "look inside a run: attention, gates, losses and heat maps, as figures and one page", "anaphor.cli.look:run"
         ),
-        "check-mixer": Verb(
-            "check that a mixer keeps the five promises of the contract", "anaphor.cli.check_mixer:run"
-        ),
+        "check-mixer": Verb("check that a mixer keeps the six promises of the contract", "anaphor.cli.check_mixer:run"),
         "data": Verb("list data sets and weights, show their files, download data sets", "anaphor.cli.data:run"),
         "models": Verb("list model presets, with their size and the size of their state", "anaphor.cli.models:run"),
     },

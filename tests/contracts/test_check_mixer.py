@@ -10,7 +10,8 @@ import torch
 from anaphor import registry
 from anaphor.cli.main import main
 from anaphor.imported_files import IMPORTED
-from anaphor.mixers.contract import PROMISES, check_mixer
+from anaphor.mixers.check import CheckSettings, check_mixer, lengths_up_to
+from anaphor.mixers.contract import PROMISES
 from anaphor.shipped_files import EXAMPLES
 
 LEAKY = EXAMPLES / "leaky_mixer.py"
@@ -80,16 +81,20 @@ def test_the_documentation_shows_the_example():
 
 
 def test_the_leaky_integrator_keeps_all_promises(capsys):
-    assert check_json(capsys, "leaky", LEAKY) == {
+    report = check_json(capsys, "leaky", LEAKY)
+    assert len(report.pop("not_checked")) == 3
+    assert report == {
         "mixer": "leaky",
         "holds": True,
-        "promises": dict.fromkeys(PROMISES, True),
+        "promises": {name: True for name in PROMISES if name != "recording_changes_nothing"},
         "failures": {},
     }
     assert main(["check-mixer", "leaky", "--import", str(LEAKY)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "leaky keeps all 5 promises"
-    assert [line.split()[0] for line in lines[:-1]] == list(PROMISES)
+    assert lines[-1] == "leaky keeps all 5 promises that apply"
+    assert [line.split()[0] for line in lines[:6]] == list(PROMISES)
+    assert lines[5].endswith("does not apply: the mixer has no taps")
+    assert all(line.startswith("not checked: ") for line in lines[6:-1])
 
 
 def test_the_leaky_integrator_trains_and_its_run_needs_the_file(text, capsys, answer_of, monkeypatch):
@@ -182,7 +187,7 @@ ERRORS = {
     "a wrong output": (
         "y = sums[:, :1]",
         {},
-        r"mix of Sum returns outputs \[4, 1, 8\] for \[4, 20, 8\]: they must be \[4, 20, 8\]",
+        r"mix of Sum returns outputs \[4, 1, 64\] for \[4, 20, 64\]: they must be \[4, 20, 64\]",
     ),
     "no state": ("y = sums; return self.out(y), ()", {}, r"mix of Sum must return a state of type State, not \(\)"),
     "None": ("y = sums; return self.out(y), None", {}, "mix of Sum must return a state of type State, not None"),
@@ -196,14 +201,14 @@ ERRORS = {
     ),
     "one row": (
         "return self.out(sums), State(sums[:1, -1])", {},
-        r"mix of Sum returns a state with a tensor \[1, 8\]: it must have 4 rows",
+        r"mix of Sum returns a state with a tensor \[1, 64\]: it must have 4 rows",
     ),
     "no rows": (
         "return self.out(sums), State(sums.sum())", {},
         r"mix of Sum returns a state with a tensor \[\]: it must have 4 rows",
     ),
     "no pair": ("y = sums; return 7", {}, "mix of Sum must return outputs and a state, not int"),
-    "no build": (SOUND, {"def build": "def make"}, "it cannot be built with width=8: NotImplementedError"),
+    "no build": (SOUND, {"def build": "def make"}, "it cannot be built with width=64: NotImplementedError"),
     "a required option": (SOUND, {"(MixerSpec):": "(MixerSpec):\n    rate: float"}, "cannot be built"),
     "a bad constructor": (SOUND, {"nn.Linear(spec.width": "nn.Linear(spec.breadth"}, "no attribute 'breadth'"),
 }  # fmt: skip
@@ -226,11 +231,11 @@ def test_the_sound_twin_of_all_these_holds(tmp_path, capsys):
 def test_a_mixer_over_whole_sequences_is_held_to_what_applies(capsys):
     report = check_mixer("bidirectional-gru")
     assert report.holds
-    assert set(report.promises) == {"padding_leaves_no_trace", "rows_can_be_reordered"}
+    assert set(report.promises) == {"padding_leaves_no_trace", "rows_can_be_reordered", "recording_changes_nothing"}
     assert main(["check-mixer", "bidirectional-gru"]) == 0
     said = capsys.readouterr().out
     assert "chunks_equal_whole         does not apply: the mixer needs whole sequences" in said
-    assert said.splitlines()[-1] == "bidirectional-gru keeps all 2 promises that apply"
+    assert said.splitlines()[-1] == "bidirectional-gru keeps all 3 promises that apply"
 
 
 def test_checks_are_seeded_and_leave_the_global_random_state_alone(tmp_path, capsys):
@@ -262,3 +267,113 @@ def test_a_function_that_returns_a_spec_can_be_registered(tmp_path):
     assert options_of("narrow-gru") == {"width", "width_out"}
     assert mixer_spec("narrow-gru", width=8).weight_drop == 0.5
     assert check_mixer("narrow-gru").holds
+
+
+CHUNKED = (
+    "y = sums.clone(); z = x.cumsum(1); y[:, {at}:] = (z[:, {at}:] - z[:, {at} - 1 : {at}]) if x.shape[1] > {at} else 0"
+)
+
+
+@pytest.mark.parametrize("at", [32, 64, 128, 256])
+def test_state_that_is_lost_between_chunks_inside_a_call_is_caught(at, tmp_path, capsys):
+    """The outputs after so many tokens of a call know nothing of those before."""
+    report = check_json(capsys, "sum", write_mixer(tmp_path, CHUNKED.format(at=at)))
+    said = report["failures"]["chunks_equal_whole"]
+    assert re.fullmatch(rf"output of row 0, token {at} differs by \S+ when the sequence is cut before token \d+", said)
+
+
+def test_what_goes_wrong_after_the_lengths_that_are_tried_is_found_with_more(tmp_path, capsys):
+    path = str(write_mixer(tmp_path, CHUNKED.format(at=300)))
+    assert check_json(capsys, "sum", path)["holds"]
+    assert main(["check-mixer", "sum", "--import", path, "--tokens", "310", "--width", "8", "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["holds"]
+
+
+def test_lengths_are_those_around_powers_of_two():
+    assert lengths_up_to(20) == [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 20]
+    assert set(range(255, 258)) | {31, 32, 33, 260} <= set(lengths_up_to(260))
+    assert lengths_up_to(1) == [1]
+
+
+TAPPED = {
+    "import register_mixer": "import register_mixer\nfrom anaphor.taps import Tap",
+    "self.out = nn": "self.gates = Tap(); self.out = nn",
+}
+WATCHED = {
+    "the output": ("y = sums * (2 if self.gates.is_recorded else 1)", "output of row 0, token 0 differs"),
+    "the state": (
+        "y = sums; sums = sums * (2 if self.gates.is_recorded else 1)",
+        "output after a state of row 0, token 0 differs",
+    ),
+    "the gradient": ("y = sums.detach() if self.gates.is_recorded else sums", "gradient of row 0, token 0 differs"),
+}
+
+
+@pytest.mark.parametrize("case", WATCHED)
+def test_recording_that_changes_something_is_caught(case, tmp_path, capsys):
+    body, message = WATCHED[case]
+    report = check_json(capsys, "sum", write_mixer(tmp_path, body, **TAPPED))
+    assert list(report["failures"]) == ["recording_changes_nothing"]
+    assert report["failures"]["recording_changes_nothing"].startswith(message)
+    assert check_json(capsys, "sum", write_mixer(tmp_path, "self.gates(sums); y = sums", **TAPPED))["holds"]
+
+
+def twins(folder, body, **replacements):
+    """A file with the mixer, and its slow twin under the name `slow`."""
+    slow = write_mixer(folder, SOUND).read_text().replace('"sum"', '"slow"')
+    fast = write_mixer(folder, body, **replacements).read_text()
+    path = folder / "own.py"
+    path.write_text(slow + re.sub(r"\b(Sum|Spec|State)\b", r"Fast\1", fast))
+    return ["check-mixer", "sum", "--import", str(path), "--against", "slow", "--json"]
+
+
+def test_a_mixer_is_compared_with_its_slow_twin(tmp_path, capsys):
+    assert main(twins(tmp_path, "y = (x.flip(1).cumsum(1).flip(1) * 0 + sums)")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["holds"]
+    assert report["promises"]["agrees_with_the_twin"]
+    assert not any("what it computes" in line for line in report["not_checked"])
+
+
+@pytest.mark.parametrize(
+    ("body", "replacements", "message"),
+    [
+        ("y = sums * 2", {}, "output of row 0, token 0 differs by .* from the twin's"),
+        ("y = sums + 0 * (sums * x).sum()", {"x.cumsum(1)": "2 * x.cumsum(1) - x.cumsum(1).detach()"},
+         "gradient of row 0, token 0 differs by .* from the twin's"),
+        (SOUND, {"self.out": "self.put"}, "slow has other weights: .*put.weight.* differ in name or shape"),
+    ],
+    ids=["outputs", "gradients", "weights"],
+)  # fmt: skip
+def test_a_difference_from_the_twin_is_named(body, replacements, message, tmp_path, capsys):
+    assert main(twins(tmp_path, body, **replacements)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert not report["promises"]["agrees_with_the_twin"]
+    assert re.match(message, report["failures"]["agrees_with_the_twin"])
+
+
+def test_every_mixer_of_the_table_keeps_its_promises_at_every_length():
+    """Lengths, width and precision are those of training; the tests of the contract have few tokens."""
+    for name in ("linear", "qrnn"):  # these work in chunks
+        assert check_mixer(name, CheckSettings(dtype="float32", tokens=140)).holds
+
+
+def test_a_mixer_with_a_limit_is_tried_up_to_it(tmp_path, capsys):
+    limited = {"    def build": "    @property\n    def limit(self):\n        return 40\n\n    def build"}
+    body = "assert state.total.shape and span.following.max() <= 40; y = sums"
+    report = check_json(capsys, "sum", write_mixer(tmp_path, body, **limited))
+    assert report["holds"], report["failures"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--tokens 0", "tokens=0: it must be at least 1"),
+        ("--width 0", "width=0: it must be at least 1"),
+        ("--dtype float16", "dtype='float16': it must be one of float64, float32, bfloat16"),
+        ("--device gpu", "unknown device 'gpu'"),
+        ("--against lsmt", "unknown mixer 'lsmt'; did you mean 'lstm'?"),
+    ],
+)
+def test_impossible_settings_are_one_line(words, message, error_of):
+    assert message in error_of(["check-mixer", "lstm", *words.split()])

@@ -1,4 +1,4 @@
-"""The five promises for every mixer of the table; those that do not stream show padding and rows."""
+"""The six promises for every mixer of the table; those that do not stream show padding, rows and recording."""
 
 import pytest
 import torch
@@ -52,6 +52,11 @@ def test_gradient_crosses_the_seam_unless_detached(name, x, more):
 @pytest.mark.parametrize("name", STREAMING)
 def test_old_state_survives(name, x, more):
     contract.old_state_survives(mixer_of(SPECS[name]), x, more)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_recording_changes_nothing(name, x, more):
+    contract.recording_changes_nothing(mixer_of(SPECS[name]), x, more, torch.tensor([9, 4, 1, 0]))
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -1,4 +1,4 @@
-"""Cross-attention: the state is the projected source. The five promises, with a source."""
+"""Cross-attention: the state is the projected source. The promises, with a source."""
 
 import torch
 

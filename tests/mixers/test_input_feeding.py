@@ -1,4 +1,4 @@
-"""A decoder with input feeding: the fast walk against a plain loop, and the five promises with a source."""
+"""A decoder with input feeding: the fast walk against a plain loop, and the promises with a source."""
 
 import itertools
 

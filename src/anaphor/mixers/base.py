@@ -3,10 +3,11 @@
 Shapes use the same letters in every file: B rows, T new tokens, S keys, H heads, D width, K width of a head. Batches
 come first, padding is on the right.
 
-Five promises hold for every mixer that streams, in evaluation mode (`contract.py` tests them): cutting a sequence
+Six promises hold for every mixer that streams, in evaluation mode (`contract.py` tests them): cutting a sequence
 anywhere changes nothing; padding changes neither the outputs nor the state; rows of a state can be repeated and
 reordered; gradient flows from one call to the one before unless the caller detached the state; a call leaves the state
-it was given unchanged. A mixer that needs the whole sequence does not stream: its state is `()`.
+it was given unchanged; recording a tap changes nothing. A mixer that needs the whole sequence does not stream: its
+state is `()`.
 
 A state is a tuple of tensors with the batch first, of `KVBuffer`s, of plain numbers and of such tuples. Mixers make
 states and never write into one; callers detach, select and keep them with the functions below.
