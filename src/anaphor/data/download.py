@@ -128,7 +128,10 @@ def load_upstream() -> dict[str, dict[str, NamedFile]]:
 def download(file: NamedFile) -> Path:
     """Download to the user's cache. An interrupted download is resumed."""
     if not file.upstream.url:
-        raise DataError(f"{file.data}'s {file.upstream.file} cannot be downloaded: {_where_to_put(file)}")
+        raise DataError(
+            f"{file.data}'s {file.upstream.file} cannot be downloaded: {_where_to_put(file)}; "
+            f"`anaphor data where {file.data}` shows what it is made from"
+        )
     import pooch
 
     pooch.get_logger().setLevel("WARNING")  # we have a progress bar
