@@ -21,7 +21,7 @@ class StepsOnDemand:
     def __init__(self) -> None:
         self.remaining = 1  # the first step builds what the others use: it passes before the first number
 
-    def on_step(self, progress: float, loss: float, count: int) -> None:
+    def on_step(self, *step: object) -> None:
         self.remaining -= 1
         if self.remaining == 0:
             print(flush=True)

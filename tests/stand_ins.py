@@ -51,7 +51,7 @@ class Interrupted(NullCallback):
     def __init__(self, step):
         self.left = step
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         self.left -= 1
         if self.left < 0:
             raise ChildProcessError

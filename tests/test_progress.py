@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,14 @@ from anaphor.training.build import build_experiment
 from anaphor.training.callbacks import NullCallback
 
 pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
+
+
+def step(progress, loss, count):
+    return SimpleNamespace(progress=progress, loss=loss, count=count)
+
+
+def evaluation(epoch, result):
+    return SimpleNamespace(epoch=epoch, train_loss=2.0, result=result, is_best=False)
 
 
 def twice(tmp_path, test="one two\nthree four\n"):
@@ -114,7 +123,7 @@ def test_a_signal_during_the_last_scoring_cancels_it(tmp_path, number, kind):
 
 def test_an_interrupted_run_is_still_scored(tmp_path):
     class Stopper(NullCallback):
-        def on_step(self, progress, loss, count):
+        def on_step(self, info):
             signal.raise_signal(signal.SIGINT)
 
     result, code = execute(dataclasses.replace(twice(tmp_path), steps=9), tmp_path / "run", Stopper())
@@ -152,11 +161,11 @@ def test_without_a_terminal_there_is_one_line_in_ten_seconds(monkeypatch, capsys
     with Bar("training") as bar:
         listen = SecondBar(bar)
         for number in range(60):  # a validation each second, whose scoring reports ten times
-            bar.on_step(number / 60, 2.0, number)
+            bar.on_step(step(number / 60, 2.0, number))
             for part in range(1, 11):
                 clock.now += 0.1
                 listen("scoring", part / 10)
-            bar.on_evaluation(number, 2.0, valid(float(number)), is_best=False)
+            bar.on_evaluation(evaluation(number, valid(float(number))))
     lines = capsys.readouterr().err.splitlines()
     assert 6 <= len(lines) <= 9
     assert lines[0].startswith("epoch 0: ")
@@ -166,7 +175,7 @@ def test_without_a_terminal_there_is_one_line_in_ten_seconds(monkeypatch, capsys
 @pytest.mark.parametrize(("epoch", "shown"), [(3, "3"), (1.254, "1.25"), (0.0038, "0.004"), (0.00011, "0.0001")])
 def test_the_epoch_of_a_validation_is_never_rounded_to_nothing(capsys, epoch, shown):
     with Bar("training") as bar:
-        bar.on_evaluation(epoch, 2.0, valid(1.0), is_best=False)
+        bar.on_evaluation(evaluation(epoch, valid(1.0)))
     assert capsys.readouterr().err.startswith(f"epoch {shown}: ")
 
 
@@ -205,7 +214,7 @@ def test_rich_is_imported_where_there_is_a_terminal_or_is_said_to_be_one(monkeyp
     monkeypatch.setenv("FORCE_COLOR", "1")
     with Bar("training") as bar:
         assert bar.progress is not None
-        bar.on_step(0.5, 2.0, 10)
+        bar.on_step(step(0.5, 2.0, 10))
         listen = SecondBar(bar)
         listen("scoring", 0.5)
         assert [task.completed for task in bar.progress.tasks] == [0.5, 0.5]

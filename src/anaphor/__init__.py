@@ -47,7 +47,9 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.tasks.token_experiment import score_positions as score_positions
     from anaphor.trace import trace as trace
     from anaphor.training.callbacks import Callback as Callback
+    from anaphor.training.callbacks import EvaluationInfo as EvaluationInfo
     from anaphor.training.callbacks import NullCallback as NullCallback
+    from anaphor.training.callbacks import StepInfo as StepInfo
     from anaphor.training.experiment import Experiment as Experiment
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run
@@ -116,7 +118,7 @@ _PUBLIC = {
     "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
     "anaphor.tasks.model_options": ("LanguageModelSection",),
     "anaphor.tasks.token_experiment": ("TokenExperiment", "position_metrics", "score_positions"),
-    "anaphor.training.callbacks": ("Callback", "NullCallback"),
+    "anaphor.training.callbacks": ("Callback", "EvaluationInfo", "NullCallback", "StepInfo"),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec",),
     "anaphor.training.task": ("TaskDefinition",),

@@ -40,6 +40,7 @@ def train(
     imports: Iterable[Path | str] = (),
     progress: bool = True,
     callback: Callback | None = None,
+    callbacks: Iterable[Callback | str] = (),
     **flags: Any,
 ) -> Run:
     """Train a model: `train("lm", data="grammar", model="lstm", epochs=2)`.
@@ -52,6 +53,7 @@ def train(
         imports: Python files that register parts of your own.
         progress: Show a bar on stderr.
         callback: Called at every step and validation, in place of the bar.
+        callbacks: Called beside the bar: objects, or "FILE.py:Class" as `--callback` has it.
         **flags: All other flags of `anaphor train TASK`: the settings of the task, and `resume`, `force`, `overwrite`,
             `no_test`, `tensorboard`, `save_minutes` and `threads`.
 
@@ -64,7 +66,9 @@ def train(
     given = {name: flags[name] for name in OPTIONS if name in flags}
     settings = {name: value for name, value in flags.items() if name not in OPTIONS}
     check_value("no_test", no_test := given.pop("no_test", False), "bool")
-    options = TrainOptions(**given, trust="data" in settings, test=not no_test, start=start, imports=files)
+    options = TrainOptions(
+        **given, trust="data" in settings, test=not no_test, start=start, imports=files, callbacks=tuple(callbacks)
+    )
     with ExitStack() as stack:
         stack.enter_context(suggest_imports(config))
         definition: TaskDefinition = look_up(TASKS, task, "task")

@@ -17,8 +17,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from types import ModuleType
 from typing import Any
 
+from anaphor.config import nearest
 from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exception
 from anaphor.shipped_files import EXAMPLES, find_file
 from anaphor.yaml_files import read_mapping
@@ -37,6 +39,8 @@ class ImportedFile:
 
 IMPORTED: dict[Path, ImportedFile] = {}
 """Files imported so far, by absolute path."""
+_EXECUTED: set[Path] = set()
+"""All files of users that were executed, those of callbacks included: their errors are told by file and line."""
 
 
 @dataclass
@@ -78,7 +82,26 @@ def import_file(path: Path | str) -> ImportedFile:
     return IMPORTED[path]
 
 
-def _execute(given: Path | str, path: Path) -> None:
+def import_class(given: str) -> tuple[type, ImportedFile]:
+    """The class that `FILE.py:Class` names, for `--callback`. The file is executed; it need not register anything."""
+    file, colon, name = given.rpartition(":")
+    if not colon or not file or not name.isidentifier():
+        raise ConfigError(f"--callback {given}: write FILE.py:Class")
+    path = find_file(file, ".py", EXAMPLES).absolute()
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"--callback {given}: {error.strerror}") from None
+    module = _execute(file, path, "--callback")
+    classes = [
+        name for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    if not isinstance(kind := getattr(module, name, None), type):
+        raise ConfigError(f"--callback {given}: {file} has no class {name!r}{nearest(name, classes)}")
+    return kind, ImportedFile(path, digest)
+
+
+def _execute(given: Path | str, path: Path, flag: str = "--import") -> ModuleType:
     name = f"anaphor_import_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}"
     spec = importlib.util.spec_from_file_location(
         name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
@@ -87,19 +110,21 @@ def _execute(given: Path | str, path: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
+    _EXECUTED.add(path)
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written beside a user's file
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise ConfigError(f"--import {given}: syntax error in line {error.lineno}: {error.msg}") from None
+        raise ConfigError(f"{flag} {given}: syntax error in line {error.lineno}: {error.msg}") from None
     except AnaphorError as error:
-        raise ConfigError(f"--import {given}: {error}") from None
+        raise ConfigError(f"{flag} {given}: {error}") from None
     except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
         lines = [line for file, line in _places(error) if file == str(path)]
         place = f"line {lines[-1]}" if lines else ""
-        raise ConfigError(f"--import {given}: {describe_exception(error, place)}") from None
+        raise ConfigError(f"{flag} {given}: {describe_exception(error, place)}") from None
     finally:
         sys.dont_write_bytecode = before
+    return module
 
 
 def registering_file() -> Path | None:
@@ -163,7 +188,7 @@ def note_backward_place(error: BaseException, trace: str) -> bool:
 
 def _own_place(places: list[tuple[str, int]]) -> str | None:
     """The last place inside an imported file."""
-    own = [(file, line) for file, line in places if Path(file) in IMPORTED]
+    own = [(file, line) for file, line in places if Path(file) in _EXECUTED]
     return f"line {own[-1][1]} of {own[-1][0]}" if own else None
 
 

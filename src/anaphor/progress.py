@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from anaphor.metrics.result import Result, format_values
+from anaphor.metrics.result import format_values
 from anaphor.training.pace import Pace
 from anaphor.training.task import TaskDefinition
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from anaphor.training.callbacks import EvaluationInfo, StepInfo
 
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
 
@@ -51,6 +53,9 @@ def terminal_progress() -> Progress | None:
 class Bar:
     """A callback that shows the progress of training. It redraws a few times a second, however short a step is."""
 
+    shows_values_only: ClassVar[bool] = True
+    """It computes nothing with torch, so that nothing needs to be restored after it."""
+
     def __init__(self, title: str, task: TaskDefinition | None = None) -> None:
         self.progress = terminal_progress()
         """None: plain lines."""
@@ -83,8 +88,9 @@ class Bar:
         self.withheld = None if is_result else self.withheld
         print(line, file=sys.stderr)
 
-    def on_step(self, progress: float, loss: float, count: int) -> None:
-        self.mean = loss if self.mean is None else 0.95 * self.mean + 0.05 * loss
+    def on_step(self, info: StepInfo, /) -> None:
+        progress, count = info.progress, info.count
+        self.mean = info.loss if self.mean is None else 0.95 * self.mean + 0.05 * info.loss
         now = time.perf_counter()
         # From the first step on, which is slow, and which may be far into a resumed run.
         self.pace = self.pace or Pace(now, progress, count)
@@ -93,15 +99,16 @@ class Bar:
             note = f"loss {self.mean:.3f} · {self._speed(self.pace)}"
             self.progress.update(self.line, completed=min(progress, 1.0), note=note)
 
-    def on_evaluation(self, epoch: float, train_loss: float | None, result: Result, is_best: bool) -> None:
-        trained = "" if train_loss is None else f"training loss {train_loss:.4f}, "
+    def on_evaluation(self, info: EvaluationInfo, /) -> None:
+        trained = "" if info.train_loss is None else f"training loss {info.train_loss:.4f}, "
         metrics = () if self.task is None else self.task.metrics
-        values = format_values(metrics, {name: value for name, value in result.values.items() if value is not None})
-        passed = f"{epoch:.2f}".rstrip("0").rstrip(".")
+        measured = {name: value for name, value in info.result.values.items() if value is not None}
+        values = format_values(metrics, measured)
+        passed = f"{info.epoch:.2f}".rstrip("0").rstrip(".")
         if passed == "0":
-            passed = f"{epoch:.1g}"  # the first steps of a long text
+            passed = f"{info.epoch:.1g}"  # the first steps of a long text
         line = f"epoch {passed}: {trained}valid {values}"
-        line += " (best so far)" if is_best else ""
+        line += " (best so far)" if info.is_best else ""
         if self.pace is not None:
             self.pace.on_evaluation(time.perf_counter())
         if self.progress is not None:

@@ -47,13 +47,13 @@ class Record:
         self.valid: dict[str, Any] | None = None
         self.stop_after = stop_after
 
-    def on_step(self, progress: float, loss: float, count: int) -> None:
-        self.losses.append(loss)
+    def on_step(self, info: Any) -> None:
+        self.losses.append(info.loss)
         if len(self.losses) == self.stop_after:
             raise Enough
 
-    def on_evaluation(self, epoch: float, train_loss: float | None, result: Any, is_best: bool) -> None:
-        self.valid = {**result.values, "signature": result.signature}
+    def on_evaluation(self, info: Any) -> None:
+        self.valid = {**info.result.values, "signature": info.result.signature}
 
 
 def write_text(folder: Path) -> None:

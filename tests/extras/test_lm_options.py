@@ -38,7 +38,7 @@ def _quick(monkeypatch):
 class Killer(NullCallback):
     steps = 0
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         self.steps += 1
         if self.steps == 13:
             raise SystemError("killed")

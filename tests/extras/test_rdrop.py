@@ -171,8 +171,8 @@ class Counting(NullCallback):
 
     tokens = 0
 
-    def on_step(self, progress, loss, count):
-        self.tokens = count
+    def on_step(self, info):
+        self.tokens = info.count
 
 
 def _run(out, price):

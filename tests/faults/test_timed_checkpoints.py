@@ -36,7 +36,7 @@ class Recorder(NullCallback):
     def __init__(self, folder, until=None):
         self.folder, self.until, self.seen = folder, until, []
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         self.seen.append(sorted(path.name for path in (self.folder / "checkpoints").iterdir()))
         if len(self.seen) == self.until:
             raise SystemError("killed")
@@ -102,7 +102,7 @@ from anaphor.training.callbacks import NullCallback
 class Killer(NullCallback):
     steps = 0
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         self.steps += 1
         if self.steps == 5:
             os.kill(os.getpid(), signal.SIGKILL)

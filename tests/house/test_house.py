@@ -13,10 +13,10 @@ from anaphor.registry import SHELVES
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
-CORE = ["errors", "files", "user_paths", "shipped_files", "plain_values", "yaml_files", "config", "typecheck",
-        "flags", "imported_files", "registry", "operations", "draw", "taps", "mixers", "cuda_graphs", "models", "data",
-        "metrics", "progress_listener", "evaluation", "generate", "beam_search", "inspect", "training", "tasks",
-        "progress", "cli", "api", "__main__"]  # fmt: skip
+CORE = ["errors", "deprecated", "files", "user_paths", "shipped_files", "plain_values", "yaml_files", "config",
+        "typecheck", "flags", "imported_files", "registry", "operations", "draw", "taps", "mixers", "cuda_graphs",
+        "models", "data", "metrics", "progress_listener", "evaluation", "generate", "beam_search", "inspect",
+        "training", "tasks", "progress", "cli", "api", "__main__"]  # fmt: skip
 ORDER = [*CORE, *SHELVES, "examples"]
 MAY_USE = {("labs", "trace"), ("web", "studies")}
 """Shelves that have less to offer where another one is missing."""

@@ -30,7 +30,7 @@ class Counter(anaphor.NullCallback):
     def __init__(self, file):
         self.file = file
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         with self.file.open("a") as file:
             file.write("step\\n")
 
@@ -102,3 +102,23 @@ def test_a_task_is_studied(study, monkeypatch):
     code, cells = study(content, EXAMPLES / "digit_sum.py")
     assert code == 0
     assert [cell["status"] for cell in cells] == ["finished"] * 4
+
+
+def test_a_callback_of_the_command_line_is_called_in_every_run(study, tmp_path, monkeypatch, capsys, error_of):
+    monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **options: Here())
+    (tmp_path / "log.py").write_text(
+        "import anaphor\n"
+        "class Log(anaphor.NullCallback):\n"
+        "    def on_step(self, info):\n"
+        "        with (info.folder / 'log.txt').open('a') as file:\n"
+        "            print(info.step, file=file)\n"
+        "class Decay(Log):\n"
+        "    changes_training = True\n"
+    )
+    (tmp_path / "study.yaml").write_text(SMALL + "parameters: {model: {values: [gru, lstm]}}\n")
+    assert main(["study", "study.yaml", "--callback", "log.py:Log", "--out", "study", "--json"]) == 0
+    capsys.readouterr()
+    assert [path.read_text() for path in Path("study").rglob("log.txt")] == ["1\n2\n"] * 2
+    assert "it changes training" in error_of(["study", "study.yaml", "--callback", "log.py:Decay", "--out", "b"])
+    (tmp_path / "study.yaml").write_text(SMALL + "callbacks: [log.py:Lgo]\nparameters: {model: {values: [gru]}}\n")
+    assert "has no class 'Lgo'; did you mean 'Log'?" in error_of(["study", "study.yaml", "--out", "b"])

@@ -409,7 +409,7 @@ class Crash(NullCallback):
     def __init__(self, step):
         self.left = step
 
-    def on_step(self, spent, loss, count):
+    def on_step(self, info):
         self.left -= 1
         if not self.left:
             raise KeyboardInterrupt

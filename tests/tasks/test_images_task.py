@@ -191,7 +191,7 @@ class Crash(NullCallback):
     def __init__(self, step):
         self.left = step
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         self.left -= 1
         if not self.left:
             raise RuntimeError("killed")
@@ -231,7 +231,7 @@ def kill_at_step_8():
 
     left = iter(range(7))
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -252,11 +252,11 @@ def test_a_callback_gets_steps_and_validations(text):
         def __init__(self):
             self.losses, self.results = [], []
 
-        def on_step(self, progress, loss, count):
-            self.losses.append(loss)
+        def on_step(self, info):
+            self.losses.append(info.loss)
 
-        def on_evaluation(self, epoch, train_loss, result, is_best):
-            self.results.append((result.values["perplexity"], is_best))
+        def on_evaluation(self, info):
+            self.results.append((info.result.values["perplexity"], info.is_best))
 
     recorder = Recorder()
     run = anaphor.train("lm", data="text", out="run", no_test=True, device="cpu", callback=recorder, **TINY)

@@ -149,8 +149,8 @@ def test_images_are_augmented_anew_in_every_epoch_of_a_captured_step(tmp_path):
 class Losses(NullCallback):
     seen: ClassVar[list[float]] = []
 
-    def on_step(self, progress, loss, count):
-        self.seen.append(loss)
+    def on_step(self, info):
+        self.seen.append(info.loss)
 
 
 @on_gpu
@@ -178,8 +178,8 @@ def test_dropout_is_drawn_anew_at_every_replay(dtype, tmp_path):
 class Leaves(NullCallback):
     """Ends a run in its midst."""
 
-    def on_step(self, progress, loss, count):
-        if progress > 0.5:
+    def on_step(self, info):
+        if info.progress > 0.5:
             raise InterruptedError
 
 

@@ -3,6 +3,7 @@
 import math
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,12 +26,12 @@ class Recorder:
     def __init__(self, until=math.inf):
         self.losses, self.until = [], until
 
-    def on_step(self, progress, loss, count):
-        self.losses.append(loss)
+    def on_step(self, info):
+        self.losses.append(info.loss)
         if len(self.losses) == self.until:
             raise SystemError("killed")
 
-    def on_evaluation(self, epoch, train_loss, result, is_best):
+    def on_evaluation(self, info):
         pass
 
 
@@ -97,8 +98,8 @@ def test_a_checkpoint_between_validations_has_the_loss_since_the_last_one(text, 
     spec, out = small(text), tmp_path / "run"
 
     class Stopper(Recorder):
-        def on_step(self, progress, loss, count):
-            super().on_step(progress, loss, count)
+        def on_step(self, info):
+            super().on_step(info)
             if len(self.losses) == 6:
                 signal.raise_signal(signal.SIGTERM)
 
@@ -252,11 +253,11 @@ def test_without_a_terminal_each_validation_is_a_line_with_speed_and_time_left(c
     monkeypatch.setattr("anaphor.progress.time.perf_counter", lambda: next(clock))
     result = loss_result(LossTotal(2.0, 1), {})
     with Bar("training", TASKS["lm"]) as bar:
-        bar.on_step(0.1, 3.0, 100)
-        bar.on_step(0.2, 3.0, 300)
-        bar.on_evaluation(1, 3.0, result, is_best=True)
-        bar.on_step(1.0, 3.0, 700)
-        bar.on_evaluation(2, None, result, is_best=False)
+        bar.on_step(SimpleNamespace(progress=0.1, loss=3.0, count=100))
+        bar.on_step(SimpleNamespace(progress=0.2, loss=3.0, count=300))
+        bar.on_evaluation(SimpleNamespace(epoch=1, train_loss=3.0, result=result, is_best=True))
+        bar.on_step(SimpleNamespace(progress=1.0, loss=3.0, count=700))
+        bar.on_evaluation(SimpleNamespace(epoch=2, train_loss=None, result=result, is_best=False))
     assert capsys.readouterr().err.splitlines() == [
         "epoch 1: training loss 3.0000, valid loss 2.0000, perplexity 7.39 (best so far); 100 tokens/s, 24 s left",
         "epoch 2: valid loss 2.0000, perplexity 7.39; 150 tokens/s",

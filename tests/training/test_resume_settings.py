@@ -212,8 +212,8 @@ CELL = replace(CELL, device="cpu", dropout=0.2, average="ema")
 class Leaves(NullCallback):
     """Ends a run in its midst, as a kill does."""
 
-    def on_step(self, progress, loss, count):
-        if progress > 0.6:
+    def on_step(self, info):
+        if info.progress > 0.6:
             raise InterruptedError
 
 
@@ -260,8 +260,8 @@ def test_such_a_run_resumes_exactly_or_starts_anew(tmp_path, save_minutes, resum
 
 def test_such_a_run_that_is_stopped_saves_all_that_a_resume_needs(tmp_path):
     class Stops(NullCallback):
-        def on_step(self, progress, loss, count):
-            if progress > 0.5:
+        def on_step(self, info):
+            if info.progress > 0.5:
                 signal.raise_signal(signal.SIGTERM)
 
     train(tmp_path / "whole")
@@ -276,13 +276,13 @@ def test_such_a_run_that_is_stopped_while_validating_can_be_resumed_twice(tmp_pa
     """The validation that was missing finds the best weights so far, and saves them where the resumable ones are."""
 
     class Stops(NullCallback):
-        def on_step(self, progress, loss, count):
-            if progress > 0.6:
+        def on_step(self, info):
+            if info.progress > 0.6:
                 signal.raise_signal(signal.SIGTERM)
 
     class LeavesLater(NullCallback):
-        def on_step(self, progress, loss, count):
-            if progress > 0.7:
+        def on_step(self, info):
+            if info.progress > 0.7:
                 raise InterruptedError
 
     train(tmp_path / "whole")

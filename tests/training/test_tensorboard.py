@@ -26,10 +26,10 @@ class Killer:
     def __init__(self, lives=100):
         self.lives = lives
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         pass
 
-    def on_evaluation(self, epoch, train_loss, result, is_best):
+    def on_evaluation(self, info):
         self.lives -= 1
         if not self.lives:
             raise SystemError("killed")

@@ -209,7 +209,7 @@ def test_an_old_result_does_not_outlive_the_weights(text, tmp_path, single_preci
     assert (tmp_path / "run" / "result.json").exists()
 
     class Stop(NullCallback):
-        def on_step(self, progress, loss, count):
+        def on_step(self, info):
             signal.raise_signal(signal.SIGTERM)
 
     more = dataclasses.replace(few, steps=9)
@@ -222,8 +222,8 @@ def test_a_stopped_run_has_the_rest_of_its_minutes_when_it_is_resumed(text, tmp_
     clock, _ = passing
 
     class Stop(NullCallback):
-        def on_step(self, progress, loss, count):
-            if progress > 0.5:
+        def on_step(self, info):
+            if info.progress > 0.5:
                 signal.raise_signal(signal.SIGTERM)
 
     start = clock.now

@@ -42,6 +42,8 @@ class TrainFlags:
     """File with settings, such as a run's spec.yaml; flags override it."""
     imports: tuple[Path, ...] = dataclasses.field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers parts of your own; may be given several times."""
+    callbacks: tuple[str, ...] = dataclasses.field(default=(), metadata={"flag": "callback", "repeated": True})
+    """FILE.py:Class, called at every step and validation; may be given several times."""
     resume: bool = False
     """Resume the run in --out from its last checkpoint, with its own settings."""
     force: bool = False
@@ -134,6 +136,7 @@ def train_options(
         threads=flags.threads,
         start=start,
         imports=tuple(imports),
+        callbacks=flags.callbacks,
         warn=warn,
     )
 

@@ -37,8 +37,9 @@ class PrintEpochs(anaphor.NullCallback):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def on_evaluation(self, epoch: float, train_loss: float | None, result: anaphor.Result, is_best: bool) -> None:
-        print(f"{self.name}: epoch {epoch:g}, validation perplexity {result.values['perplexity']:.1f}", file=sys.stderr)
+    def on_evaluation(self, info: anaphor.EvaluationInfo, /) -> None:
+        perplexity = info.result.values["perplexity"]
+        print(f"{self.name}: epoch {info.epoch:g}, validation perplexity {perplexity:.1f}", file=sys.stderr)
 
 
 def train(name: str, settings: Mapping[str, Any], folder: Path) -> anaphor.Run:

@@ -105,9 +105,9 @@ class LogBonus(anaphor.NullCallback):
     def __init__(self, bonus: Tensor, file: Path) -> None:
         self.bonus, self.file = bonus, file
 
-    def on_step(self, progress: float, loss: float, count: int) -> None:
+    def on_step(self, info: anaphor.StepInfo, /) -> None:
         with self.file.open("a") as file:
-            print(count, f"{self.bonus.item():.6f}", sep=",", file=file)
+            print(info.count, f"{self.bonus.item():.6f}", sep=",", file=file)
 
 
 class WithoutRepetition(anaphor.Evaluation):

@@ -66,6 +66,7 @@ class Cell:
             "threads": threads,
             "measures": dict(study.measures),
             "longer": study.longer,
+            "callbacks": study.callbacks,
             "imports": {str(file.path): file.sha256 for file in IMPORTED.values()},
         }
         replace_file(self.folder / JOB, json.dumps(job, indent=2, ensure_ascii=False).encode() + b"\n")

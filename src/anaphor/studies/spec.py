@@ -91,6 +91,8 @@ class StudySpec:
     length."""
     measures: Mapping[str, Any] = field(default_factory=dict)
     """What is measured besides the validation result: options of the task, which are keys of a study file."""
+    callbacks: tuple[str, ...] = ()
+    """Called in every run, as "FILE.py:Class"; none of them changes training."""
     prune: bool = False
     """Whether settings that are worse than the median of the others at the same step are stopped early."""
 

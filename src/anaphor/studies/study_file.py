@@ -9,7 +9,7 @@ from typing import Any
 
 from anaphor.config import look_up, nearest
 from anaphor.errors import ConfigError
-from anaphor.imported_files import import_file
+from anaphor.imported_files import import_class, import_file
 from anaphor.registry import TASKS
 from anaphor.shipped_files import EXAMPLES, files_by_name, find_file
 from anaphor.studies.axes import Axis, read_axis, read_seeds
@@ -78,6 +78,10 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
     values["tune"] = _read_tuned(values.get("tune", {}), path)
     if "tune_seeds" in values:
         values["tune_seeds"] = _read_tune_seeds(values["tune_seeds"])
+    callbacks = values.get("callbacks", [])
+    if not isinstance(callbacks, list) or not all(isinstance(name, str) for name in callbacks):
+        raise ConfigError(f"callbacks={callbacks!r}: it must be a list of FILE.py:Class")
+    values["callbacks"] = tuple(map(resolve_callback, callbacks))
     if isinstance(parameters, list):
         if not all(isinstance(setting, dict) for setting in parameters):
             raise ConfigError("each item of parameters must be a mapping of names to values")
@@ -109,6 +113,17 @@ def _read_tune_seeds(given: Any) -> tuple[int, ...] | int:
     if not isinstance(given, list) or not all(type(item) is int for item in given):
         raise ConfigError(f"tune_seeds={given!r}: give the number of seeds that tune, or a list of integers")
     return tuple(given)
+
+
+def resolve_callback(given: str) -> str:
+    """A callback with the absolute path of its file, for other processes. One that changes training is refused."""
+    kind, file = import_class(given)
+    if getattr(kind, "changes_training", False):
+        raise ConfigError(
+            f"callback {given}: it changes training, so that results of the study would not be those of its settings; "
+            f"register it with settings (anaphor.register_callback)"
+        )
+    return f"{file.path}:{kind.__name__}"
 
 
 def _take_measures(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from anaphor.imported_files import import_file
 from anaphor.studies.axes import format_value, read_seeds
 from anaphor.studies.names import MAX_NAME, check_name
 from anaphor.studies.spec import TESTS, StudySpec
-from anaphor.studies.study_file import find_study_file, list_presets, read_study
+from anaphor.studies.study_file import find_study_file, list_presets, read_study, resolve_callback
 from anaphor.studies.study_folder import refuse_running
 from anaphor.yaml_files import parse_yaml, read_mapping
 
@@ -49,6 +49,8 @@ class Options:
     """Metric that selects, in place of the study's own."""
     test: str | None = None
     """Settings to evaluate on test after the selection: best, all or none."""
+    callbacks: tuple[str, ...] = dataclasses.field(default=(), metadata={"flag": "callback", "repeated": True})
+    """FILE.py:Class, called at every step and validation of every run; may be given several times."""
     prune: bool = False
     """Stop settings early that are worse than the median of the others at the same step."""
     engine: str = "local"
@@ -128,6 +130,8 @@ def build_spec(options: Options) -> StudySpec:
         changes["test"] = options.test
     if options.prune:
         changes["prune"] = True
+    if options.callbacks:
+        changes["callbacks"] = (*spec.callbacks, *map(resolve_callback, options.callbacks))
     return dataclasses.replace(spec, **changes)
 
 

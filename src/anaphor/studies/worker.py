@@ -94,6 +94,7 @@ def train(folder: Path, job: dict[str, Any]) -> int:
             test=False,
             save_minutes=SAVE_MINUTES,
             save_only_model=True,
+            callbacks=tuple(job.get("callbacks", ())),
         )
         _, code = train_run(spec, folder, options=options)
         if code:

@@ -17,7 +17,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Itera
     for split, digest in now["data"].items():
         if before.get("data", {}).get(split) != digest:
             yield f"{split} has changed"
-    keys = {"spec", "data", "test", "environment", "imports", "progress", "schedule"}
+    keys = {"spec", "data", "test", "environment", "imports", "callbacks", "progress", "schedule"}
     for name in sorted(now.keys() - keys):
         if before.get(name) != now[name]:
             yield f"the {name} has changed"
@@ -32,6 +32,22 @@ def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Itera
     for entry in now.get("imports", []):
         if entry["sha256"] not in hashes:
             yield f"{entry['file']} has changed"
+    yield from _callback_differences(before.get("callbacks", []), now.get("callbacks", []))
+
+
+def _callback_differences(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
+    """Callbacks that change training, and are not those of the checkpoint. All others may come and go; registered ones
+    follow from settings and files, which are compared."""
+    old, new = (
+        [one for one in some if one.get("changes_training") and not one.get("registered")] for some in (before, now)
+    )
+    for one in old:
+        if one.get("sha256") not in [other.get("sha256") for other in new if other["class"] == one.get("class")]:
+            again = f"; pass --callback {one['file']}:{one['class']}" if "file" in one else ""
+            yield f"callback {one.get('class')}, which changes training, is not there as it was{again}"
+    for one in new:
+        if one["class"] not in [other.get("class") for other in old]:
+            yield f"callback {one['class']}, which changes training, was not there"
 
 
 def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:

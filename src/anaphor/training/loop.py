@@ -7,7 +7,7 @@ calls:
         build_run           build the experiment (or rebuild that of the run in the folder), step, budget, schedule
         resume              restore the newest checkpoint; settings that differ are refused
         write_spec          check what could not be scored later, write spec.yaml
-        make_callbacks      those that users and extras have registered
+        add_registered_callbacks   those that users and extras have registered
         fit                 for each group of batches:
             train_step          learning rate, forward, backward, update
             record_step         loss and gradient norms, which may arrive later; a line of steps.jsonl every few
@@ -49,7 +49,15 @@ from anaphor.training import checkpoint
 from anaphor.training.averaging import Average, build_average, copy_average
 from anaphor.training.budget import Budget, build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
-from anaphor.training.callbacks import Callback, make_callbacks
+from anaphor.training.callbacks import (
+    AttachedCallback,
+    Callback,
+    EvaluationInfo,
+    StepInfo,
+    attach_callback,
+    describe_callbacks,
+    make_callbacks,
+)
 from anaphor.training.checks import evaluate_split, get_batches
 from anaphor.training.curves import draw_curves
 from anaphor.training.device import thread_count
@@ -123,7 +131,7 @@ def train_run(
         changes = resume(run) if options.resume else None
         check_data(run)
         write_spec(run, changes)
-        run.callbacks += make_callbacks(experiment, folder.folder)  # they may write to the folder
+        add_registered_callbacks(run)
         return fit_and_score(run)
 
 
@@ -207,7 +215,7 @@ class TrainingRun:
     # This command.
     out: str
     """The folder as the user wrote it."""
-    callbacks: tuple[Callback, ...]
+    callbacks: tuple[AttachedCallback, ...]
     start: float
     """When the command started; earlier by the time of those that it resumes."""
     events: TensorBoard | None = None
@@ -258,6 +266,8 @@ def build_run(
     files = {file.path: file for file in (*options.imports, *files_used_by(spec.task, vars(spec)))}
     batches = len(get_batches(experiment, 0))
     step = build_step(experiment)
+    given = [*(() if callback is None else (callback,)), *options.callbacks]
+    callbacks = tuple(attach_callback(one, experiment) for one in given)
     return TrainingRun(
         experiment=experiment,
         folder=folder,
@@ -267,7 +277,8 @@ def build_run(
         budget=build_budget(spec, steps_per_epoch=-(-batches // spec.accumulate)),
         peak_lr=OptimizerSpec.of(spec).peak_lr,
         metric=find_metric(task.metrics, spec.select),
-        metadata=collect_metadata(experiment, files.values(), test=options.test),
+        metadata=collect_metadata(experiment, files.values(), test=options.test)
+        | {"callbacks": describe_callbacks(callbacks)},
         state=TrainState(
             model=experiment.model,
             optimizer=step.optimizer,
@@ -275,7 +286,7 @@ def build_run(
             average=None if spec.average == "none" else build_average(spec.average, experiment.model),
         ),
         out=out,
-        callbacks=() if callback is None else (callback,),
+        callbacks=callbacks,
         start=options.start,
     )
 
@@ -407,16 +418,8 @@ def check_data(run: TrainingRun) -> None:
 def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
     """Write `spec.yaml`, with which there is a run in the folder. `changes` are those of a run that is resumed; without
     them (None) it is a new one."""
-    spec, folder, options = run.spec, run.folder, run.options
-    recorded = recorded_data_path(folder, spec) if options.resume else None
-    data_path = current_data_path(spec, recorded)
-    trust_data(spec.data, data_path, run.metadata["data"])
-    document = spec_document(
-        spec,
-        run.metadata,
-        data_path=data_path,
-        init_path=current_init_path(spec, folder),
-    )
+    folder, options = run.folder, run.options
+    document = format_spec(run)
     if changes is None:
         if options.overwrite and folder.exists:
             options.warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
@@ -425,6 +428,25 @@ def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
     if changes:
         save(run)  # so that the newest checkpoint has the settings of the spec file
     folder.write_spec(document)
+
+
+def format_spec(run: TrainingRun) -> str:
+    """The text of `spec.yaml`."""
+    spec, folder = run.spec, run.folder
+    recorded = recorded_data_path(folder, spec) if run.options.resume else None
+    data_path = current_data_path(spec, recorded)
+    trust_data(spec.data, data_path, run.metadata["data"])
+    return spec_document(spec, run.metadata, data_path=data_path, init_path=current_init_path(spec, folder))
+
+
+def add_registered_callbacks(run: TrainingRun) -> None:
+    """Make the callbacks that users and extras have registered, which may write to the folder by now, and name them
+    in `spec.yaml`."""
+    registered = make_callbacks(run.experiment, run.folder.folder)
+    run.callbacks += registered
+    if registered:
+        run.metadata["callbacks"] = describe_callbacks(run.callbacks)
+        run.folder.write_spec(format_spec(run))
 
 
 # Training -------------------------------------------------------------------------------------------------------------
@@ -441,6 +463,7 @@ def fit(run: TrainingRun) -> None:
     run.last_save = time.monotonic()
     measure_time(run)
     groups = read_batches(run)
+    lag = 0 if any(callback.synchronizes for callback in run.callbacks) else run.step.lag
     pending = deque[PendingStep]()  # a GPU is given the next step before the metrics of the last one are read
     if is_validation_missing(run):
         run.batches_per_epoch = len(get_batches(run.experiment, progress.epoch))
@@ -448,7 +471,7 @@ def fit(run: TrainingRun) -> None:
     while not is_over(run):
         start = time.perf_counter()
         pending.append(train_step(run, next(groups)))
-        record_steps(run, pending, keep=run.step.lag)
+        record_steps(run, pending, keep=lag)
         progress.add_time(time.perf_counter() - start)
         measure_time(run)
         if is_validation_due(run) or is_over(run):
@@ -490,6 +513,7 @@ class PendingStep:
     """A step whose metrics have not been read."""
 
     step: int
+    epoch: float
     lr: float
     count: int
     """Items trained on."""
@@ -508,7 +532,7 @@ def train_step(run: TrainingRun, group: list[Any]) -> PendingStep:
     progress.count += count
     if state.average is not None and is_averaging(run):
         state.average.update()
-    return PendingStep(progress.step, lr, count, report)
+    return PendingStep(progress.step, count_epochs(run), lr, count, report)
 
 
 def record_steps(run: TrainingRun, pending: deque[PendingStep], keep: int = 0) -> None:
@@ -537,8 +561,19 @@ def record_step(run: TrainingRun, done: PendingStep) -> None:
     line = run.step_log.add(done.step, done.lr, done.count, metrics, progress, spent)
     if line is not None and run.events is not None:
         run.events.add_step(line)
+    info = StepInfo(
+        step=done.step,
+        epoch=done.epoch,
+        progress=spent,
+        count=progress.count,
+        loss=metrics.loss,
+        lr=done.lr,
+        gradient_norms=metrics.norms,
+        model=run.experiment.model,
+        folder=run.folder.folder,
+    )
     for callback in run.callbacks:
-        callback.on_step(spent, metrics.loss, progress.count)
+        callback.on_step(info)
 
 
 def describe_last_checkpoint(run: TrainingRun) -> str:
@@ -621,8 +656,18 @@ def validate(run: TrainingRun) -> None:
     progress.reserve = run.reserve.seconds(time.perf_counter() - start)
     save_validated(run, is_best)
     measure_time(run)
+    info = EvaluationInfo(
+        step=progress.step,
+        epoch=count_epochs(run),
+        train_loss=recent["train_loss"],
+        result=result,
+        is_best=is_best,
+        lr=state.optimizer.lr,
+        model=run.experiment.model,
+        folder=run.folder.folder,
+    )
     for callback in run.callbacks:
-        callback.on_evaluation(count_epochs(run), recent["train_loss"], result, is_best)
+        callback.on_evaluation(info)
 
 
 def averaged_weights(state: TrainState) -> AbstractContextManager[None]:

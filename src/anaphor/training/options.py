@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from anaphor.errors import ConfigError, print_warning
 from anaphor.imported_files import ImportedFile
@@ -44,6 +45,8 @@ class TrainOptions:
     """When the command started, by `time.monotonic`: a budget in minutes counts from there."""
     imports: tuple[ImportedFile, ...] = ()
     """The user's files that were imported, whose parts the run may use."""
+    callbacks: tuple[Any, ...] = ()
+    """Called at every step and validation: objects, or "FILE.py:Class"."""
     warn: Callable[[str], None] = print_warning
     """Called with each line that is not an error and that the user should read."""
 

@@ -58,12 +58,13 @@ def spec_document(spec: RunSpec, metadata: Mapping[str, Any], **paths: str | Non
 
     Args:
         spec: The spec of the run, whose sections the settings are sorted into.
-        metadata: Its settings (`spec`), `environment` and `imports`, as checkpoints have them.
+        metadata: Its settings (`spec`), `environment`, `imports` and `callbacks`, as checkpoints have them.
         **paths: `data_path` and `init_path`: where data and initial weights were found, for the environment.
     """
     document: dict[str, Any] = {"format": FORMAT, "task": spec.task, **group_by_section(type(spec), metadata["spec"])}
     found = {name: path for name, path in paths.items() if path is not None}
     document["environment"] = metadata["environment"] | found
-    if metadata["imports"]:
-        document["imports"] = metadata["imports"]
+    for name in ("imports", "callbacks"):
+        if metadata.get(name):
+            document[name] = metadata[name]
     return dump_yaml(document)
