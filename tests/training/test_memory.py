@@ -22,7 +22,7 @@ class Faults(anaphor.NullCallback):
     def __init__(self):
         self.counts = []
 
-    def on_step(self, progress, loss, count):
+    def on_step(self, info):
         self.counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 
 
