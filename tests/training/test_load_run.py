@@ -45,6 +45,28 @@ def test_the_best_weights_are_loaded_and_no_other_part_of_a_checkpoint(run, best
     assert load_run(run, device="cpu").step == best
 
 
+def test_another_checkpoint_is_loaded_where_it_is_asked_for(run, capsys, error_of):
+    weights = {
+        step: checkpoint.read(run / "checkpoints" / f"step-{step}", ("average",)).parts["average"] for step in (2, 4)
+    }
+    for wanted, step in (("best", 2), ("last", 4), (4, 4), ("2", 2)):
+        loaded = load_run(run, device="cpu", checkpoint=wanted)
+        assert loaded.step == step
+        state, tensors = loaded.model.state_dict(), weights[step]
+        pairs = [(state[name], tensors[f"weights/{name}"]) for name in state if f"weights/{name}" in tensors]
+        assert pairs
+        assert all(torch.equal(*pair) for pair in pairs)
+    printed = []
+    for wanted in ("best", "last", "4"):
+        words = ["score", str(run), "the cat sat on a log", "--checkpoint", wanted, "--json", "--device", "cpu"]
+        assert main(words) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] != printed[1] == printed[2]
+    words = ["generate", str(run), "--device", "cpu", "--checkpoint"]
+    assert error_of([*words, "3"]) == f"{run} has no checkpoint of step 3 (those that are kept: 2, 4)"
+    assert error_of([*words, "newest"]) == "checkpoint='newest': it must be best, last or the step of a checkpoint"
+
+
 def test_the_global_random_state_is_left_alone(run):
     torch.manual_seed(123)
     torch.randn(3)

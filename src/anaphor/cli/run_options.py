@@ -31,6 +31,8 @@ class RunOptions:
 
     run: Annotated[Path, Positional("RUN")]
     """Run folder."""
+    checkpoint: str = "best"
+    """Weights: best (by validation), last, or the step of a checkpoint."""
     device: str = "auto"
     """Device: auto, cpu or cuda."""
     threads: int | None = None
@@ -116,7 +118,9 @@ def _combine(common: type[Common], *own: Any) -> type[Common]:
 
 
 def load_experiment(options: RunOptions, folder: Path | None = None, task: str | None = None) -> Any:
-    """The run with its best weights; another folder than RUN where one is given. One of another task is refused."""
+    """The run with the weights that are asked for; another folder than RUN, with its best ones, where one is given. One
+    of another task is refused."""
+    checkpoint = options.checkpoint if folder is None else "best"
     folder = options.run if folder is None else folder
     if task is not None:
         RunFolder(folder).check_imports(force=options.force, warn=lambda line: None)
@@ -127,5 +131,6 @@ def load_experiment(options: RunOptions, folder: Path | None = None, task: str |
     from anaphor.training.load import load_run
 
     return load_run(
-        folder, device=options.device, threads=options.threads, force=options.force, trust=options.trust, warn=warn
-    ).experiment
+        folder, device=options.device, threads=options.threads, force=options.force, trust=options.trust,
+        checkpoint=checkpoint, warn=warn,
+    ).experiment  # fmt: skip

@@ -30,6 +30,9 @@ from anaphor.training.trusted_data import is_trusted, trust_data
 from anaphor.typecheck import check_arguments, checks_arguments
 
 Warn = Callable[[str], None]
+BEST, LAST = "best", "last"
+"""The checkpoints that are chosen without their step."""
+WEIGHTS = ("model", "average")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Run:
     experiment: Experiment
     """Data, model and scoring."""
     step: int
-    """Step of the checkpoint that was loaded, the best one."""
+    """Step of the checkpoint that was loaded: the best one, unless another was asked for."""
 
     @property
     def spec(self) -> RunSpec:
@@ -169,9 +172,11 @@ def load_run(
     threads: int | None = None,
     force: bool = False,
     trust: bool = False,
+    checkpoint: str | int = BEST,
     warn: Warn = print_warning,
 ) -> Run:
-    """A run with the best weights that can be read. The global random state is left alone.
+    """A run with the best weights that can be read, or those of another checkpoint. The global random state is left
+    alone.
 
     Args:
         folder: The folder of the run.
@@ -179,6 +184,7 @@ def load_run(
         threads: CPU threads of this process from now on; without it their number stays as it is.
         force: Accept an imported file that was edited since the run was trained.
         trust: The run is the user's own: read the data that it names, now and later, wherever it was trained.
+        checkpoint: Which weights: `best` (by validation), `last`, or the step of a checkpoint that is there.
         warn: Is called with each warning.
     """
     set_threads(threads)
@@ -186,7 +192,7 @@ def load_run(
     run_folder.require()
     run_folder.check_imports(force=force, warn=warn)
     spec = dataclasses.replace(read_spec(folder), device=device)
-    saved, newest = _best(run_folder, warn)
+    saved, newest = _find_checkpoint(run_folder, checkpoint, warn)
     # The newest, because a run may have been resumed by --force with other settings after the best.
     changed = list(setting_differences(newest.metadata["spec"], run_folder.read_settings()))
     if changed:
@@ -223,9 +229,28 @@ def _list_iterator(value: Any) -> Any:
     return list(value) if isinstance(value, Iterator) else value
 
 
-def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:
-    """The best checkpoint, or the newest where the best cannot be read; and the newest. No file is read twice."""
-    parts = ("model", "average")
+def _find_checkpoint(
+    folder: RunFolder, wanted: str | int, warn: Warn
+) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:
+    """The checkpoint that is wanted, and the newest."""
+    if wanted in (BEST, LAST):
+        return _best_or_last(folder, str(wanted), warn)
+    if not str(wanted).isdecimal():
+        raise ConfigError(f"checkpoint={wanted!r}: it must be {BEST}, {LAST} or the step of a checkpoint")
+    _, newest = _best_or_last(folder, LAST, warn)
+    path = folder.checkpoints / f"step-{int(wanted)}"
+    if not path.is_dir():
+        steps = sorted(int(path.name[5:]) for path in folder.checkpoints.glob("step-*") if path.name[5:].isdecimal())
+        there = ", ".join(map(str, steps))
+        raise CheckpointError(f"{folder.folder} has no checkpoint of step {int(wanted)} (those that are kept: {there})")
+    saved = checkpoint.read(path, WEIGHTS)
+    saved.check_usable()
+    return saved, newest
+
+
+def _best_or_last(folder: RunFolder, wanted: str, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpoint.Checkpoint]:
+    """The best checkpoint, or the newest where that is wanted, or the best cannot be read; and the newest. No file is
+    read twice."""
     failures = list[tuple[CheckpointError | Diverged, str]]()  # and what is done about it
     for path in checkpoint.newest_first(folder.checkpoints):
         try:
@@ -234,17 +259,17 @@ def _best(folder: RunFolder, warn: Warn) -> tuple[checkpoint.Checkpoint, checkpo
             failures.append((error, "skipping this checkpoint"))
             continue
         newest.check_usable()
-        best = newest.read_best_step()
+        best = newest.read_best_step() if wanted == BEST else None
         if best not in (None, newest.step):
             try:
-                saved = checkpoint.read(folder.checkpoints / f"step-{best}", parts)
+                saved = checkpoint.read(folder.checkpoints / f"step-{best}", WEIGHTS)
                 saved.check_usable()
             except (CheckpointError, Diverged) as error:
                 failures.append((error, "using the newest checkpoint instead of the best"))
             else:
                 break
         try:
-            saved = newest.with_parts(parts)
+            saved = newest.with_parts(WEIGHTS)
         except (CheckpointError, Diverged) as error:
             failures.append((error, "skipping this checkpoint"))
         else:
