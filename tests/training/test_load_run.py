@@ -11,7 +11,7 @@ from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import CheckpointError
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training import checkpoint
+from anaphor.training import checkpoint, loop
 from anaphor.training.load import load_run
 from anaphor.training.run_folder import RunFolder
 
@@ -65,6 +65,20 @@ def test_another_checkpoint_is_loaded_where_it_is_asked_for(run, capsys, error_o
     words = ["generate", str(run), "--device", "cpu", "--checkpoint"]
     assert error_of([*words, "3"]) == f"{run} has no checkpoint of step 3 (those that are kept: 2, 4)"
     assert error_of([*words, "newest"]) == "checkpoint='newest': it must be best, last or the step of a checkpoint"
+
+
+def test_an_old_best_checkpoint_of_a_finished_run_has_its_weights_alone(tmp_path, single_precision, monkeypatch):
+    losses = iter([1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(loop, "select_value", lambda metric, result: next(losses))
+    result, _ = execute(LanguageRunSpec(**{**SPEC, "steps": 6}), tmp_path / "run", test=False)
+    assert result["best_step"] == 2
+    parts = {step: checkpoint.read(tmp_path / "run" / "checkpoints" / f"step-{step}").names for step in (2, 4, 6)}
+    assert parts[2] == {"model", "average"}
+    assert {"optimizer", "random"} <= parts[4] == parts[6]
+    assert load_run(tmp_path / "run", device="cpu").step == 2
+    more = LanguageRunSpec(**{**SPEC, "steps": 8})
+    result, _ = execute(more, tmp_path / "run", resume=True, force=True, test=False, warn=lambda line: None)
+    assert (result["steps"], result["best_step"]) == (8, 2)
 
 
 def test_the_global_random_state_is_left_alone(run):

@@ -197,6 +197,13 @@ def prune(folder: Path, keep: int, also: Collection[int] = ()) -> None:
             _discard(path)
 
 
+def keep_weights(path: Path) -> None:
+    """Write a checkpoint again with its weights alone: it takes a third of the space, and cannot be resumed."""
+    saved = read(path, _WEIGHTS)
+    if saved.names > saved.parts.keys():
+        write(path.parent, saved.step, saved.parts, {**saved.metadata, ONLY_MODEL: True})
+
+
 def _fill(draft: Path, step: int, parts: Parts, metadata: Mapping[str, Any]) -> None:
     ties: dict[str, dict[str, str]] = {}
     for part, tensors in parts.items():

@@ -31,8 +31,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -83,6 +84,8 @@ from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserv
 from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
 
+NEWEST = 2
+"""Checkpoints that are kept beside the best: the last one, and one for the case that it is damaged."""
 TAIL_START = 0.5
 """Fraction of the budget after which a tail average begins."""
 
@@ -750,8 +753,18 @@ def prune(run: TrainingRun) -> None:
     """Delete checkpoints: the newest two and the best stay; with `save_only_model`, the best and the last that can be
     resumed."""
     kept = (run.state.progress.best_step, run.resumable_step, run.resumable_best)
-    newest = 0 if run.options.save_only_model else 2
+    newest = 0 if run.options.save_only_model else NEWEST
     checkpoint.prune(run.folder.checkpoints, keep=newest, also=[step for step in kept if step is not None])
+
+
+def prune_finished(run: TrainingRun) -> None:
+    """Keep of the best checkpoint of a run that is over its weights alone, unless it is one of the newest two: from
+    these the run can be resumed with a larger budget, also where the last one is damaged."""
+    best, folder = run.state.progress.best_step, run.folder.checkpoints
+    newest = [path.name for path in islice(checkpoint.newest_first(folder), NEWEST)]
+    if best is not None and not run.options.save_only_model and f"step-{best}" not in newest:
+        with suppress(CheckpointError, Diverged):  # where it cannot be written again, it stays as it is
+            checkpoint.keep_weights(folder / f"step-{best}")
 
 
 def read_best(run: TrainingRun) -> checkpoint.Checkpoint | None:
@@ -796,6 +809,8 @@ def score(run: TrainingRun) -> Outcome:
     except Cancelled:
         return stopped_result(run)
     run.folder.write_result(result)
+    if status == "finished":
+        prune_finished(run)
     return result, 130 if run.interruption.signal == signal.SIGINT else 0
 
 
