@@ -128,3 +128,17 @@ def test_what_is_reported_is_kept_in_the_folder(run):
     job = json.loads((study.cells[0].folder / "job.json").read_text())
     assert (job["longer"], job["measures"]) == ([2], {})
     assert study.spec.to_plain()["report"] == ["mse", "within_half", "mse_2x"]
+
+
+def test_samples_and_the_training_text_have_the_reported_metrics_too(run, tmp_path):
+    """The table of heads and positions has the rows of the course: perplexity and loss of each text."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog ate the rat\n" * 40)
+    _, result = run(
+        f"base: {{data: {tmp_path / 'text.txt'}, width: 8, layers: 1, batch_size: 2, bptt: 4, steps: 2, device: cpu}}\n"
+        "parameters: {model: {values: [lstm]}}\nseeds: 1\nreport: [loss]\ntrain_score: true\nsamples: {cat: the cat}\n"
+    )
+    header, _, row = (line.split("|")[1:-1] for line in result["table"].splitlines())
+    found = {name.strip(): cell.strip() for name, cell in zip(header, row, strict=True)}
+    for name in ("train", "cat"):
+        assert float(found[name]) == pytest.approx(math.exp(float(found[f"{name} (loss)"])), rel=0.01)
+    assert "validation loss" in found

@@ -317,7 +317,14 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
         results = [[found.get(name) for found in row] for row in measured]
         metric = choose_metric(study.spec, [result for row in results for result in row])
         title = name if metric == study.spec.target else f"{name} ({metric.label})"
-        add(title, [[None if of is None else study.spec.support.value(of, metric) for of in row] for row in results])
+        further = {title: metric}
+        if metric == study.spec.target:  # these were measured as validation is
+            further |= {f"{name} ({one.metric.label})": one.metric for one in study.spec.reported if one.factor == 1}
+        for heading, shown in further.items():
+            add(
+                heading,
+                [[None if of is None else study.spec.support.value(of, shown) for of in row] for row in results],
+            )
     add(f"training {study.spec.target.label}", [[training_value(study, cell) for cell in row] for row in cells])
     return columns
 
