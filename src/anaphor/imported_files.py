@@ -118,7 +118,9 @@ def _execute(given: Path | str, path: Path, flag: str = "--import") -> ModuleTyp
         raise ConfigError(f"{flag} {given}: syntax error in line {error.lineno}: {error.msg}") from None
     except AnaphorError as error:
         raise ConfigError(f"{flag} {given}: {error}") from None
-    except Exception as error:  # noqa: BLE001 (a user's code may raise anything)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 (a user's code may raise anything, and exit)
         lines = [line for file, line in _places(error) if file == str(path)]
         place = f"line {lines[-1]}" if lines else ""
         raise ConfigError(f"{flag} {given}: {describe_exception(error, place)}") from None

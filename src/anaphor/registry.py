@@ -257,11 +257,18 @@ SERVICES = Registry("service")
 makes what a notebook shows of a run."""
 
 
+def _check_callable(kind: str, name: str, value: Any, wanted: str) -> None:
+    """Raise where a part is neither callable nor the place of one, "module:name"."""
+    if not callable(value) and not (isinstance(value, str) and value.count(":") == 1):
+        raise ConfigError(f"{kind} {name!r} is {value!r:.80}: register {wanted}")
+
+
 def register_mixer(name: str, spec: Any) -> None:
     """Add a mixer: `spec` is a `MixerSpec` subclass whose `build` makes it, or a function that returns a spec.
 
     A language model of two such layers has the same name, unless a preset has it: `--model NAME`, `anaphor models`.
     """
+    _check_callable("mixer", name, spec, "a MixerSpec subclass, or a function that returns a spec")
     if not MIXERS.add(name, spec):
         return
     models = PRESETS["lm"]
@@ -296,7 +303,9 @@ def register_preset(task: str, name: str, settings: Mapping[str, Any]) -> None:
 
 
 def register_optimizer(name: str, optimizer: Any) -> None:
-    """Add an optimizer."""
+    """Add an optimizer: an `OptimizerFactory`, or a class with the interface of torch's optimizers."""
+    if not hasattr(optimizer, "make"):
+        _check_callable("optimizer", name, optimizer, "an OptimizerFactory, or a class like torch.optim.SGD")
     OPTIMIZERS.add(name, optimizer)
 
 

@@ -110,6 +110,9 @@ def run_command(argv: list[str]) -> int:
         print_error(str(error) or "interrupted")
         return 130
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and is_folder_gone():
+            print_error("the current folder has been deleted: change to another one")
+            return DataError.exit_code
         if line := describe_missing_memory(error):
             print_error(line)
             return 1
@@ -118,6 +121,15 @@ def run_command(argv: list[str]) -> int:
             raise
         print_error(line)
         return ConfigError.exit_code
+
+
+def is_folder_gone() -> bool:
+    """Whether the current folder has been deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def is_unwritable(error: Exception) -> bool:

@@ -11,6 +11,8 @@ from anaphor.errors import DataError
 from anaphor.user_paths import user_path
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
+NOWHERE = Path(os.devnull) / "anaphor"
+"""A folder that never exists."""
 
 
 def cache_folder() -> Path:
@@ -20,7 +22,10 @@ def cache_folder() -> Path:
         return user_path(chosen)
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("anaphor"))
+    try:
+        return Path(platformdirs.user_cache_dir("anaphor"))
+    except RuntimeError:  # no home folder is known: nothing is kept
+        return NOWHERE
 
 
 def write_cache(path: Path, content: bytes | memoryview) -> bool:

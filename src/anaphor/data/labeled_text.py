@@ -35,7 +35,7 @@ from anaphor.data.dataset import (
 )
 from anaphor.data.files import File, StoredFile
 from anaphor.data.images import hold_out
-from anaphor.data.text import ADVICE_FOR_TEXT, decode_text, split_lines
+from anaphor.data.text import ADVICE_FOR_TEXT, check_characters, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.user_paths import user_path
 
@@ -146,7 +146,10 @@ class TableFile:
                 raise DataError(f"row {number} of {where} has {json.dumps(text)[:40]} as text: it must be a string")
             if label is None or isinstance(label, list | dict):
                 raise DataError(f"row {number} of {where} has {json.dumps(label)[:40]} as label")
-            yield make_example(text, label if isinstance(label, str) else json.dumps(label), number, where)
+            label = label if isinstance(label, str) else json.dumps(label)
+            for name, value in (("text", text), ("label", label)):
+                check_characters(value, f"the {name} in row {number} of {where}")
+            yield make_example(text, label, number, where)
 
 
 def make_example(text: str, label: str, row: int, where: str) -> Example:

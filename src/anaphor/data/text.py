@@ -52,6 +52,15 @@ def decode_text(raw: bytes, where: str, offset: int = 0, advice: str = ADVICE) -
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
+def check_characters(text: str, where: str) -> None:
+    r"""Raise for a text that no file can hold: JSON may have one half of a pair of surrogates, such as \ud83d."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where} has half a character, {half}, which is not valid Unicode: correct it") from None
+
+
 def split_lines(text: str) -> list[str]:
     """Lines of a text, the last one with or without its line end. Only a newline ends a line."""
     return text.removesuffix("\n").split("\n") if text else []
@@ -59,7 +68,12 @@ def split_lines(text: str) -> list[str]:
 
 def read_lines(path: Path) -> list[str]:
     """Lines of a file, or of standard input where the file is called `-`."""
-    raw = sys.stdin.buffer.read() if str(path) == "-" else StoredFile(path).read()
+    if str(path) != "-":
+        raw = StoredFile(path).read()
+    elif sys.stdin is None:
+        raise DataError("standard input is closed: there is nothing to read")
+    else:
+        raw = sys.stdin.buffer.read()
     return split_lines(decode_text(raw, str(path), advice=ADVICE_FOR_TEXT))
 
 

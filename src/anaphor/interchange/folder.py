@@ -4,6 +4,7 @@ executed, and no other file is read."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anaphor.config import nearest
+from anaphor.data.text import check_characters
 from anaphor.errors import DataError
-from anaphor.files import default_permissions, write_file
+from anaphor.files import default_permissions, describe_space, write_file
 from anaphor.user_paths import create_folder, user_path, writing_to
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -73,6 +75,8 @@ class Config(dict[str, Any]):
         if {str(number) for number in names} != {str(number) for number in range(count)}:
             raise DataError(f"{self.file}: id2label names {len(names)} classes, but the head has {count}")
         found = tuple(str(names.get(str(number))) for number in range(count))
+        for name in found:
+            check_characters(name, f"{self.file}: id2label")
         if len(set(found)) < count:
             raise DataError(f"{self.file}: id2label gives two classes the same name")
         return found
@@ -101,7 +105,8 @@ class PretrainedFolder:
                 raise DataError(f"{self.folder / INDEX} has no weight_map")
             shards = {name: str(shard) for name, shard in by_name.items()}
             for shard in sorted(set(shards.values())):
-                if Path(shard).name != shard or not (self.folder / shard).is_file():
+                # Not Path.is_file, which raises an OSError for names that no file can have.
+                if Path(shard).name != shard or not os.path.isfile(self.folder / shard):
                     raise DataError(f"{self.folder} lacks {shard[:100]}, which {INDEX} names")
             found = {shard: self._names(self.folder / shard) for shard in set(shards.values())}
             for name, shard in shards.items():
@@ -190,10 +195,25 @@ def write_folder(
     with writing_to(folder):
         # Each with memory of its own: the format has no tied tensors.
         copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        with default_permissions(folder / TENSORS) as file:
-            save_file(copies, file, metadata={"format": "pt"})
+        try:
+            with default_permissions(folder / TENSORS) as file:
+                save_file(copies, file, metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk
+            needed = describe_space(folder, sum(tensor.nbytes for tensor in copies.values()))
+            raise DataError(f"{folder / TENSORS} cannot be written: {error}; {needed}") from None
         for name, text in {CONFIG: json.dumps(dict(config), indent=2) + "\n", **files}.items():
-            write_file(folder / name, text.encode())
+            _write_text(folder / name, text)
             if folder / name not in written:
                 written.append(folder / name)
     return written
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write a file; a new one that does not fit on the disk is not left behind."""
+    is_new = not os.path.lexists(path)
+    try:
+        write_file(path, text.encode())
+    except OSError:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise

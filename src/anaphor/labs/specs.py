@@ -123,7 +123,7 @@ class KroneckerSpec(SeededSpec):
 
     def check(self) -> None:
         self.check_range("tokens", "width", least=2)
-        self.check_range("sharpness", least=0)
+        self.check_range("sharpness", least=0, most=1_000_000)
         self.check_range("few", least=1)
         self.check_range("inputs", most=100_000)
         size = self.tokens * self.width

@@ -36,7 +36,7 @@ MAX_RESULT_BYTES = 10_000_000  # bytes; results have a few hundred
 MAX_STEPS_BYTES = 10_000_000  # bytes of a step log; 2,000 lines have 300,000
 NO_DATA = "none"  # data of a run that was converted, and not trained here
 
-_SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
+_SAMPLE = re.compile(r"^=== step ([0-9]{1,18}) ===$", flags=re.MULTILINE)
 
 
 class RunFolder:

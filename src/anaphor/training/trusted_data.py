@@ -19,6 +19,7 @@ from typing import Any
 
 import platformdirs
 
+from anaphor.data.cache import NOWHERE
 from anaphor.errors import AnaphorError
 from anaphor.registry import DATASETS
 from anaphor.training import checkpoint
@@ -33,7 +34,12 @@ STATE_VARIABLE = "ANAPHOR_STATE"
 def state_folder() -> Path:
     """`$ANAPHOR_STATE`, else the platform's folder for the state of programs."""
     chosen = os.environ.get(STATE_VARIABLE)
-    return user_path(chosen) if chosen else Path(platformdirs.user_state_dir("anaphor"))
+    if chosen:
+        return user_path(chosen)
+    try:
+        return Path(platformdirs.user_state_dir("anaphor"))
+    except RuntimeError:  # no home folder is known
+        return NOWHERE
 
 
 def trust_data(data: str, data_path: str | None, digests: Any) -> None:

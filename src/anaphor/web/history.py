@@ -33,7 +33,7 @@ AXES = ("step", "epoch", "count", "seconds")
 """Columns that only rise. They are read off with the others and need no envelope of their own."""
 Column = list[float | None]
 
-_SAMPLE = re.compile(r"^=== step (\d+) ===$", flags=re.MULTILINE)
+_SAMPLE = re.compile(r"^=== step ([0-9]{1,18}) ===$", flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,8 @@ def to_number(value: Any) -> float | None:
 
 def find_unit(row: dict[str, Any]) -> str | None:
     """What throughput counts, such as "tokens". A row names it, so that runs of unknown tasks have it too."""
-    return next((key.removesuffix("_per_second") for key in row if key.endswith("_per_second")), None)
+    units = (key.removesuffix("_per_second") for key in row if key.endswith("_per_second"))
+    return next((unit for unit in units if unit in row and unit not in AXES), None)  # not of a metric of that name
 
 
 def flatten_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -60,12 +60,13 @@ def run(argv: Sequence[str]) -> int:
     folder = options.folder
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}")
+    shown = str(folder.resolve())
     reserve_descriptors()
     listening = listen(options.host, options.port)
     port: int = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     address = f"http://{public_name(options.host)}:{port}/?token={token}"
-    found = {"address": address, "port": port, "folder": str(folder.resolve())}
+    found = {"address": address, "port": port, "folder": shown}
     # Not through rich: an address must not be broken into two lines.
     print(json.dumps(found) if options.json else for_terminal(address, sys.stdout), flush=True)
     hint = tunnel_hint(options.host, port)
