@@ -23,7 +23,7 @@ def print_table(console: Console, table: Table | Group, **options: Any) -> None:
     console.width = max(console.width, console.measure(table, options=room).maximum)
     with console.capture() as captured:
         console.print(table, **options)
-    for line in captured.get().splitlines():
+    for line in captured.get().removesuffix("\n").split("\n"):  # not splitlines, which knows ten ends of lines
         print(line.rstrip())
 
 

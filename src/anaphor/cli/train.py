@@ -223,7 +223,7 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
         return
     for split in ("valid", "test"):
         if result[split] is not None:
-            print("\n".join(task.describe_split(split, result[split])))
+            print(for_terminal("\n".join(task.describe_split(split, result[split])), sys.stdout))
     if result.get("padding_share") is not None:
         fixed = result.get("padding_share_at_max_length")
         beside = "" if fixed is None else f" ({fixed:.1%} if all were padded to the maximum length)"

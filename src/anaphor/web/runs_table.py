@@ -28,6 +28,8 @@ STYLES = {
 LEFT, RIGHT = ("run", "task", "status", "metric"), ("step", "best", "last", "parameters", "speed", "age")
 WIDE = 120  # columns of a terminal that shows all
 MAX_ERRORS = 10
+# What ends a line for any reader of the table: a name with one of them must not look like two rows.
+_BREAKS = re.compile(r"[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] | None = None) -> Group:
@@ -111,7 +113,7 @@ def build_studies(studies: Sequence[Row]) -> Table:
 
 def show_text(text: str) -> str:
     """A text in one line, without codes that a terminal would obey."""
-    return for_terminal(re.sub(r"[\t\n\r]", lambda code: repr(code[0])[1:-1], text), sys.stdout)
+    return for_terminal(_BREAKS.sub(lambda code: repr(code[0])[1:-1], text), sys.stdout)
 
 
 def find_distinguishing(runs: Sequence[Row]) -> list[str]:
