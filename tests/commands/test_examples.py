@@ -13,7 +13,7 @@ from anaphor.imported_files import IMPORTED
 from anaphor.shipped_files import EXAMPLES, find_file
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "results")]
 TITLE = re.compile(r'^```\{ \.\w+ title="([\w.-]+)" \}', re.MULTILINE)
 CODE = re.compile(r"^```[^\n]*\n(.*?)^```|`([^`]+)`", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"[\w./-]+\.(?:py|yaml)(?=::|$)")

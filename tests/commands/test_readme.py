@@ -88,7 +88,7 @@ def test_every_file_of_the_annotated_tree_exists():
 
 def test_numbers_in_the_results_were_produced_by_a_run():
     """Every ratio in the README's table stands in the recorded benchmark."""
-    record = json.loads((Path(__file__).parents[2] / "results" / "speed.json").read_text(encoding="utf-8"))
+    record = json.loads((Path(__file__).parents[2] / "docs" / "results" / "speed.json").read_text(encoding="utf-8"))
     values = {f"{finding['value']:.2f}" for finding in record["findings"]}
     table = re.search(r"<!-- speed -->\n(.*?)\n<!-- end -->", README, flags=re.DOTALL).group(1)
     ratios = re.findall(r"\| \*\*([\d.]+)\*\*", table)

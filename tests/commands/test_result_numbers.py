@@ -1,4 +1,4 @@
-"""Numbers of the documentation that were measured come from `results/`, and are compared with it.
+"""Numbers of the documentation that were measured come from `docs/results/`, and are compared with it.
 
 Such a number is followed by a comment that says where it stands, which a reader of the page does not see:
 
@@ -80,7 +80,7 @@ def references(page: str) -> list[tuple[str, str, str]]:
 def test_a_number_with_a_reference_is_that_of_the_result(path):
     for number, file, where in references(path.read_text(encoding="utf-8")):
         assert number, f"no number stands before the reference to {file}: {where}"
-        text = look_up((ROOT / file).read_text(encoding="utf-8"), where)
+        text = look_up((ROOT / "docs" / file).read_text(encoding="utf-8"), where)
         assert agrees(number, text, is_cell=not where.startswith('"')), f"{number} is {text} in {file} ({where})"
 
 
