@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from faults.runs import hashes, here
 
 SHORT = ("--steps", "10", "--eval-every", "5")
@@ -53,3 +55,21 @@ def test_a_folder_in_the_place_of_the_metrics_is_named_in_one_line(tmp_path):
     done = here(tmp_path, out, *SHORT, "--resume")
     assert done.returncode == 2
     assert done.stderr == f"anaphor: {out / 'metrics.jsonl'} cannot be read: Is a directory\n"
+
+
+@pytest.mark.parametrize("change", ["changed", "added", "removed", "none"])
+def test_rows_that_were_altered_are_noticed(tmp_path, change):
+    out = tmp_path / "run"
+    assert here(tmp_path, out, *SHORT).returncode == 0
+    metrics = out / "metrics.jsonl"
+    first, second = metrics.read_text().splitlines(keepends=True)
+    row = json.loads(first)
+    better = json.dumps({**row, "valid": {**row["valid"], "loss": 0.5}}) + "\n"
+    added = json.dumps({**row, "step": 6}) + "\n"
+    rows = {"changed": [better, second], "added": [first, added, second], "removed": [second], "none": [first, second]}
+    metrics.write_text("".join(rows[change]))
+    done = here(tmp_path, out, "--steps", "20", "--eval-every", "5", "--resume", "--force")
+    assert done.returncode == 0
+    assert ("rows that were changed, added or removed" in done.stderr) == (change != "none")
+    again = here(tmp_path, out, "--steps", "25", "--eval-every", "5", "--resume", "--force")
+    assert "rows that were" not in again.stderr

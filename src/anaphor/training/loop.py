@@ -26,6 +26,7 @@ batches is a function of seed and epoch.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import signal
 import time
@@ -231,6 +232,8 @@ class TrainingRun:
     """Of the present epoch; a task may have more in one epoch than in another."""
     first_step: int = 0
     """The step from which this command trains on."""
+    logged: hashlib._Hash = field(default_factory=hashlib.sha256)
+    """Hash of all lines of the metrics: a checkpoint has it, so that altered ones are noticed when it is resumed."""
     last_save: float = field(default_factory=time.monotonic)
     """When the last checkpoint that can be resumed was written."""
 
@@ -318,7 +321,7 @@ def resume(run: TrainingRun) -> list[str] | None:
     if saved is None:
         warn(f"{folder.folder} has no checkpoint yet: training starts at step 0")
         return None
-    folder.set_damaged_lines_aside(warn)
+    has_damaged_lines = folder.set_damaged_lines_aside(warn)
     if not changes and run.experiment.initial_carry() is not None:
         saved.check_resumable("carry")
     restore(run, saved)
@@ -334,6 +337,9 @@ def resume(run: TrainingRun) -> list[str] | None:
     if run.state.progress.best_step != saved.step:
         read_best(run)  # so that it is known to be lost before training, not after it
     folder.truncate_after(run.state.progress.last_logged)
+    run.logged = folder.hash_metrics()
+    if not has_damaged_lines and saved.metadata.get("metrics", run.logged.hexdigest()) != run.logged.hexdigest():
+        warn(f"{folder.metrics} has rows that were changed, added or removed since {saved.path} was written")
     folder.delete_previous()  # a kill may have come between the checkpoint and this
     if is_over(run):
         warn(f"{folder.folder} has been trained to its end: it is only scored")
@@ -650,7 +656,7 @@ def validate(run: TrainingRun) -> None:
         "lr": state.optimizer.lr,
         "valid": result.to_plain(),
     }
-    run.folder.log(progress.step, **line)
+    run.logged.update(run.folder.log(progress.step, **line))
     if sample:
         run.folder.add_sample(progress.step, sample)
     # Before the checkpoint, so that a run that is resumed from it does not log this again.
@@ -715,6 +721,7 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
             parts["carry"] = flatten(state.carry)
     measure_time(run)
     metadata = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
+    metadata["metrics"] = run.logged.hexdigest()
     if only_model:
         metadata[checkpoint.ONLY_MODEL] = True
     try:

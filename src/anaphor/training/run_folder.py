@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -270,10 +271,16 @@ class RunFolder:
         figures = {self.folder / name for name in names if name.endswith((".png", ".svg"))}
         return curves | {path for path in figures if os.path.lexists(path)}  # not of a name that no file can have
 
-    def log(self, step: int, **values: Any) -> None:
-        """Append a line to the metrics."""
+    def log(self, step: int, **values: Any) -> bytes:
+        """Append a line to the metrics. Returns the line."""
+        line = _line({"step": step, **values})
         with _explain_write_errors(self.metrics):
-            append_file(self.metrics, _line({"step": step, **values}))
+            append_file(self.metrics, line)
+        return line
+
+    def hash_metrics(self) -> hashlib._Hash:
+        """SHA-256 of all lines of the metrics, to which further lines can be added."""
+        return hashlib.sha256(b"".join(map(_line, self.read_metrics())))
 
     def log_step(self, line: Mapping[str, Any]) -> None:
         """Append a line to the step log."""
@@ -305,8 +312,9 @@ class RunFolder:
         *lines, _ = self._metrics_bytes().split(b"\n")  # a complete line ends with a newline
         return [self._parse_line(line, number) for number, line in enumerate(lines, start=1)]
 
-    def set_damaged_lines_aside(self, warn: Callable[[str], None]) -> None:
-        """Move lines of the metrics that cannot be read to a file beside them: the weights do not depend on them."""
+    def set_damaged_lines_aside(self, warn: Callable[[str], None]) -> bool:
+        """Move lines of the metrics that cannot be read to a file beside them: the weights do not depend on them.
+        Returns whether there are any."""
         readable, damaged = list[bytes](), list[bytes]()
         *lines, incomplete = self._metrics_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
@@ -321,6 +329,7 @@ class RunFolder:
                 append_file(aside, b"".join(damaged))
                 replace_file(self.metrics, b"".join([*readable, incomplete]))
             warn(f"{self.metrics} has {count_noun(len(damaged), 'damaged line')}: moved to {aside}")
+        return bool(damaged)
 
     def _metrics_bytes(self) -> bytes:
         try:
