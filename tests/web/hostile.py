@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 from web.pretended_runs import add_cell, write_run, write_study
 
@@ -151,6 +152,13 @@ def many_combinations(folder):
     write_study(folder, parameters={f"axis{number}": values for number in range(20)})
 
 
+def many_combinations_without_seeds(folder):
+    many_combinations(folder)
+    file = folder / "study.yaml"
+    file.write_text(re.sub(r"(?m)^seeds:.*\n(- .*\n)*", "", file.read_text()))
+    assert "seeds" not in file.read_text()
+
+
 def many_values(folder):
     values = {"values": list(range(2000))}
     write_study(folder, parameters={"width": values, "layers": values}, seeds=list(range(1000)))
@@ -212,7 +220,8 @@ FOLDERS = {
         deep_spec, deep_flow_mapping, deep_result, deep_metrics, huge_numbers_in_metrics, huge_numbers_in_result,
         huge_numbers_in_spec, other_kinds_in_spec, dates_as_names, other_kinds_in_result, other_kinds_in_metrics,
         surrogates, facts_of_other_kinds, header_of_many_texts, header_of_many_dimensions, header_of_huge_numbers,
-        sparse_header, many_combinations, many_values, many_trials, list_as_seed, list_as_seed_in_log,
+        sparse_header, many_combinations, many_combinations_without_seeds, many_values,
+        many_trials, list_as_seed, list_as_seed_in_log,
         deep_parameters, deep_axes, parameters_of_other_kinds, huge_loss_of_a_cell, cells_of_other_kinds, long_table,
     )
 } | {

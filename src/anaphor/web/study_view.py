@@ -94,7 +94,7 @@ def read_plan(folder: Path) -> Plan:
     given = document.get("seeds")
     seeds = [seed for seed in given if type(seed) is int] if isinstance(given, list) else []
     try:
-        axes, combinations = _read_axes(parameters, document.get("base"), method, len(seeds))
+        axes, combinations = _read_axes(parameters, document.get("base"), method, max(len(seeds), 1))
         return Plan(
             about=make_plain(str(document.get("about") or "")),
             task=make_plain(task),
