@@ -8,7 +8,7 @@ import torch
 
 from anaphor.data.datasets import open_dataset
 from anaphor.registry import has_shelf
-from commands.pages import agrees, outputs
+from commands.pages import BLOCK, agrees, outputs
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "results")  # these are records
@@ -18,7 +18,9 @@ LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages
 
 
 NEEDS = {
-    "course.md": ("interchange", "labs", "trace"),
+    **{f"course/{name}.md": ("labs",) for name in ("000", "002", "004")},
+    "course/001.md": ("labs", "trace"),
+    "course/003.md": ("interchange", "labs", "trace"),
     "evaluation.md": ("extras",),
     "interchange.md": ("interchange",),
     "labs/backprop.md": ("labs", "trace"),
@@ -29,12 +31,9 @@ NEEDS = {
     "python.md": ("web",),
     "reference.md": ("trace",),
     "selection.md": ("labs",),
-    "statistics.md": ("studies",),
     "studies.md": ("studies",),
     "trace.md": ("trace",),
     "training.md": ("web",),
-    **{f"answers/{name}.md": ("labs",) for name in ("000", "002", "004")},
-    **{f"answers/{name}.md": ("labs", "trace") for name in ("001", "003", "index")},
     **{f"labs/{name}.md": ("labs",) for name in ("complexity", "concepts", "kronecker", "low-rank", "masking")},
     **{f"labs/{name}.md": ("labs",) for name in ("scaling", "unroll")},
 }
@@ -43,6 +42,8 @@ NEEDS = {
 
 def snippets():
     for path in PAGES:
+        if not any(block[1] in ("python", "bash") for block in BLOCK.finditer(path.read_text(encoding="utf-8"))):
+            continue
         name = str(path.relative_to(DOCS))
         marks = [pytest.mark.needs(*NEEDS.get(name, ()))]
         yield pytest.param(path, id=name, marks=[*marks, pytest.mark.slow] if name in LONG else marks)
@@ -66,7 +67,7 @@ def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
     monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: list(folder.curves))
     torch.set_default_dtype(torch.float32)
     found = outputs(page)
-    assert found, "a page shows something that runs"
+    assert found, "what runs on a page is followed by what it prints"
     for _, _, shown, printed in found:
         assert agrees(shown, printed), f"the page shows\n{shown}\nbut this is printed:\n{printed}"
 
