@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphor.beam_search import beam_search
+from anaphor.cuda_graphs import allows_capture
 from anaphor.errors import ConfigError, Diverged
 from anaphor.evaluation import prefill_padded
 from anaphor.generate import Sampler, build_decoding, generate, generate_rows
+from anaphor.imported_files import import_file
 from anaphor.inspect import recorded
 from anaphor.mixers.base import map_state, tensors_of
 from anaphor.models import build
@@ -185,14 +187,19 @@ CAPTURED = {
     "rotary": {"position": "rotary"},
     "alibi": {"position": "alibi"},
     "window": {"window": 5},
+    "leaky": {},
+    "my-gated-delta": {},
 }
+OWN = {"leaky": "leaky_mixer.py", "my-gated-delta": "my_gated_delta.py"}
 
 
 @pytest.mark.parametrize("name", CAPTURED)
 def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, monkeypatch):
     monkeypatch.setattr("anaphor.models.decoding.BLOCK", 4)
-    preset = name if name in FAMILIES else "transformer"
-    heads = {} if preset in ("lstm", "qrnn") else {"heads": 2}
+    preset = name if name in FAMILIES or name in OWN else "transformer"
+    if name in OWN:
+        import_file(OWN[name])
+    heads = {} if preset in ("lstm", "qrnn", *OWN) else {"heads": 2}
     model = build(preset, vocabulary=5, width=8, layers=2, **heads, **CAPTURED[name]).double().eval()
     assert can_capture(model)
     with torch.inference_mode():
@@ -358,6 +365,12 @@ def test_what_cannot_be_captured_is_not():
     with recorded(model, "layers.0.mixer.weights"):
         assert not can_capture(model), "a replay calls no hooks"
     assert can_capture(model)
+    import_file("leaky_mixer.py")
+    model = build("transformer", vocabulary=5, width=8, mixers=["attention", "leaky"], heads=2).eval()
+    assert can_capture(model)
+    model.layers.mixers[1].can_be_captured = False
+    assert not can_capture(model), "a mixer of one's own says so"
+    assert not allows_capture(model)
     assert type(build_decoding(model, model.initial_state(1), 100)) is Decoding, "on a CPU there are no graphs"
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anaphor.mixers.base import map_state, tensors_of
 
@@ -36,6 +36,11 @@ class Replayable(Protocol):
     """A `torch.cuda.CUDAGraph`, or what takes its place in a test."""
 
     def replay(self) -> None: ...
+
+
+def allows_capture(model: nn.Module) -> bool:
+    """Whether all parts of a model may be captured; a mixer of a user's own may say that it may not."""
+    return all(getattr(module, "can_be_captured", True) for module in model.modules())
 
 
 @dataclass(frozen=True)

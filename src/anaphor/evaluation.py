@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anaphor.cuda_graphs import CUDAGraphs
+from anaphor.cuda_graphs import CUDAGraphs, allows_capture
 from anaphor.data.batches import Batch
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import ConfigError, DataError
@@ -131,7 +131,7 @@ def losses_by_batch(
     on_gpu = model.device.type == "cuda" and not has_hooks(model)
     # Long batches keep a GPU busy, and give what short ones do.
     at_once = max(1, TOKENS_AT_ONCE // batches[0].targets.numel()) if on_gpu and len(batches) else 1
-    can_capture = cuda_graph and on_gpu and len(batches) // at_once >= MIN_CAPTURED
+    can_capture = cuda_graph and on_gpu and allows_capture(model) and len(batches) // at_once >= MIN_CAPTURED
     return score_batches(model, batches, carry, CUDAGraphs() if can_capture else None, at_once)
 
 

@@ -254,6 +254,5 @@ def test_a_run_with_files_of_the_users_own_is_refused(tmp_path):
 
     job = play(scene)
     assert job.error == (
-        "mine was trained with Python files of your own, which the page does not execute: "
-        "use `anaphor look` or `anaphor score` with --import"
+        "mine was trained with parts of mine.py: pass --import mine.py: these are flags of `anaphor serve`"
     )

@@ -96,13 +96,13 @@ def _check_head(pretrained: Pretrained, folder: Path | str) -> None:
 
 
 @checks_arguments
-def export(run: Path | str, out: Path | str, *, overwrite: bool = False) -> list[Path]:
+def export(run: Path | str, out: Path | str, *, overwrite: bool = False, force: bool = False) -> list[Path]:
     """Write a run as a folder of `transformers`, where one of its classes computes exactly the same. Returns the paths
-    of the files."""
+    of the files. `force` accepts an imported file that was edited since the run was trained."""
     folder = user_path(Path(out))
     if not overwrite and folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another --out, or replace its files with --overwrite")
-    loaded = load_run(run, device="cpu")
+    loaded = load_run(run, device="cpu", force=force)
     reference = task_of(loaded.spec).interchange
     if reference is None:
         raise ConfigError(

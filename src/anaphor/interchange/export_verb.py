@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from anaphor.cli.imports import import_given
 from anaphor.flags import Positional, parse
 
 
@@ -22,16 +23,21 @@ class Options:
     """Folder to write."""
     overwrite: bool = False
     """Replace files in --out."""
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers parts of your own; may be given several times."""
+    force: bool = False
+    """Accept imported files that were edited since the run was trained."""
     json: bool = False
     """Print one JSON value."""
 
 
 def run(argv: Sequence[str]) -> int:
+    import_given(argv)
     options = parse(Options, argv, program="anaphor export")
 
     from anaphor.interchange.conversion import export
 
-    files = export(options.run, options.out, overwrite=options.overwrite)
+    files = export(options.run, options.out, overwrite=options.overwrite, force=options.force)
     architecture = json.loads((options.out / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     if options.json:
         print(json.dumps({"class": architecture, "files": [str(path) for path in files]}))

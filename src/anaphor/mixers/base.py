@@ -124,6 +124,11 @@ class Mixer(nn.Module):
     """Whether a model's init scheme draws the weights of its linear maps; `out` writes to the residual stream. A mixer
     that does not keeps the weights it was made with, or has those that its `reset_parameters()` draws."""
 
+    can_be_captured: bool = True
+    """Whether a call may become part of a CUDA graph, of training or decoding: nothing in `mix` reads a value on the
+    host, such as by `.item()` or a condition on a tensor, and the tensors of the state keep their shapes. A mixer that
+    does otherwise says False."""
+
     def __init__(self, spec: MixerSpec) -> None:
         super().__init__()
         self.spec = spec

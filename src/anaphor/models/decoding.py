@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anaphor.cuda_graphs import allows_capture
 from anaphor.mixers.attention.layer import Attention, KVCache
-from anaphor.mixers.base import FixedBuffer, tensors_of
-from anaphor.mixers.linear import QRNN, Linear
-from anaphor.mixers.recurrent import Recurrent
+from anaphor.mixers.base import FixedBuffer, Mixer, tensors_of
 from anaphor.models.head_wrapper import PLAIN_HEAD
 from anaphor.models.language_model import LanguageModel, ModelState
 
@@ -159,14 +158,24 @@ def can_capture(model: LanguageModel) -> bool:
     """Whether a step has fixed shapes and nothing watches it: in a replay hooks are not called."""
     if model.head_wrapper is not PLAIN_HEAD or any(block.needs_source for block in model.blocks):
         return False
-    for mixer in model.layers.mixers:
+    return all(map(has_fixed_state, model.layers.mixers)) and allows_capture(model) and not has_hooks(model)
+
+
+def has_fixed_state(mixer: Mixer) -> bool:
+    """Whether the shapes of a mixer's state stay as they are, or are those of keys and values in a memory of fixed
+    size."""
+    if isinstance(mixer, Attention):
         # A bounded memory drops entries, a number of them that the device knows only.
-        is_fixed = isinstance(mixer, Recurrent | QRNN | Linear) or (
-            type(mixer) is Attention and mixer.spec.memory is None
-        )
-        if not is_fixed:
-            return False
-    return not has_hooks(model)
+        return type(mixer) is Attention and mixer.spec.memory is None
+    if not mixer.streams or mixer.spec.grows:
+        return False
+    weight = next(mixer.parameters(), torch.empty(0))
+    return _is_of_tensors(mixer.initial_state(weight.new_zeros(1, 0, mixer.width_in)))
+
+
+def _is_of_tensors(state: Any) -> bool:
+    """Whether a state is a tensor or a tuple of such states, with nothing that grows in it."""
+    return isinstance(state, Tensor) or (isinstance(state, tuple) and all(map(_is_of_tensors, state)))
 
 
 def has_hooks(model: nn.Module) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from anaphor.config import look_up
+from anaphor.cuda_graphs import allows_capture
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import find_metric
 from anaphor.registry import TASKS, import_object
@@ -63,7 +64,7 @@ def rebuild_experiment(spec: RunSpec, folder: RunFolder) -> Experiment:
 def build_step(experiment: Experiment) -> Step:
     """The training step of an experiment: a CUDA graph where there is a GPU and the optimizer allows it."""
     spec, device = experiment.spec, experiment.device
-    captured = spec.cuda_graph and device.type == "cuda"
+    captured = spec.cuda_graph and device.type == "cuda" and allows_capture(experiment.model)
     optimizer = build_optimizer(OptimizerSpec.of(spec), experiment.model, captured=captured)
     kind = CUDAGraphStep if optimizer.captured else Step
     return kind(experiment, optimizer, clip=spec.clip, autocast=autocast_of(spec.dtype, device))

@@ -10,9 +10,11 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from anaphor.imported_files import ImportedFile
 
 MAX_WAITING = 16
 MAX_KEPT = 32  # finished jobs
@@ -26,6 +28,11 @@ TICK = 0.1
 CLOSED = ("done", "failed", "cancelled")
 # -P: `-m` alone would put the current folder on the path, and execute a torch.py that lies there.
 COMMAND = (sys.executable, "-P", "-m", "anaphor.web.worker")
+
+
+def worker_command(imports: Iterable[ImportedFile], *, force: bool) -> list[str]:
+    """The command of a worker that imports files of the user's; `force` accepts edited ones."""
+    return [*COMMAND, *(["--force"] if force else []), *(str(file.path) for file in imports)]
 
 
 class Busy(Exception):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from anaphor.cli.imports import import_given
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import Positional, parse
@@ -53,6 +54,8 @@ class Options:
     """Show only runs with these settings, as NAME=VALUE."""
     status: tuple[str, ...] = ()
     """Show only training, finished, interrupted, stopped, diverged, converted or unreadable ones."""
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers parts of your own; may be given several times."""
     cells: bool = False
     """Show the runs of studies in the table as well; --json and --csv always have them."""
     reach: tuple[float, ...] = ()
@@ -92,6 +95,7 @@ class Options:
 
 
 def run(argv: Sequence[str]) -> int:
+    import_given(argv)
     options = parse(Options, argv, program="anaphor runs")
     folder = user_path(options.folder)
     if not folder.is_dir():

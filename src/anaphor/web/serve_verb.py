@@ -16,10 +16,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
 from anaphor.errors import ConfigError, DataError
 from anaphor.flags import Positional, parse
@@ -47,6 +48,10 @@ class Options:
     """Address to listen on. The default cannot be reached from other computers."""
     browser: bool = True
     """Open the page in the browser."""
+    imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
+    """Python file that registers parts of your own; may be given several times."""
+    force: bool = False
+    """Accept imported files that were edited since the runs were trained."""
     json: bool = False
     """Print one JSON value first: address, port and folder."""
 
@@ -56,6 +61,7 @@ class Options:
 
 
 def run(argv: Sequence[str]) -> int:
+    imports = import_given(argv)
     options = parse(Options, argv, program="anaphor serve")
     folder = options.folder
     if not folder.is_dir():
@@ -82,7 +88,10 @@ def run(argv: Sequence[str]) -> int:
 
         from uvicorn import Server
 
-        Server(build_config(folder, token, listening, options.host)).run(sockets=[listening])
+        from anaphor.web.jobs import Jobs, worker_command
+
+        jobs = Jobs(worker_command(imports, force=options.force))
+        Server(build_config(folder, token, listening, options.host, jobs=jobs)).run(sockets=[listening])
     return 0
 
 

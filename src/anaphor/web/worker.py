@@ -1,6 +1,7 @@
 """The worker of the live page: a process that holds the models and answers one request after the other.
 
-`python -P -m anaphor.web.worker`. Requests come as lines of JSON on standard input; it stops when that is closed.
+`python -P -m anaphor.web.worker [--force] [FILE…]`, with Python files of the user's. Requests come as lines of JSON on
+standard input; it stops when that is closed.
 Answers go to standard output: a line of JSON with the kind and the length, then so many bytes of JSON.
 """
 
@@ -11,19 +12,22 @@ import json
 import os
 import queue
 import re
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
 from anaphor.errors import AnaphorError, ConfigError, TooLarge
+from anaphor.imported_files import import_file
 from anaphor.plain_values import replace_nonfinite
 from anaphor.training.run_folder import RunFolder
 
 NICENESS = 10
+FORCE = "--force"
 PROGRESS_SECONDS = 0.2
 ProgressListener = Callable[[str, float], None]
 Answer = Callable[[dict[str, Any], ProgressListener], dict[str, Any]]
@@ -38,13 +42,12 @@ class Cancelled(Exception):
     """The server does not want the answer any more."""
 
 
-def refuse_own_parts(folder: Path) -> None:
-    """Files of Python that a run names are not executed for a page."""
-    if RunFolder(folder).read_document().get("imports"):
-        raise ConfigError(
-            f"{folder} was trained with Python files of your own, which the page does not execute: "
-            f"use `anaphor look` or `anaphor score` with --import"
-        )
+def require_imports(folder: Path, *, force: bool) -> None:
+    """Files of Python that a run names are not executed for a page, unless the command of the server names them."""
+    try:
+        RunFolder(folder).check_imports(force=force, warn=lambda line: None)
+    except ConfigError as error:
+        raise ConfigError(f"{error}: these are flags of `anaphor serve`") from None
 
 
 class Channel:
@@ -79,7 +82,7 @@ class Channel:
         self._sink.flush()
 
 
-def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
+def respond(message: dict[str, Any], channel: Channel, answer: Answer, *, force: bool = False) -> None:
     """Work on one request and send one answer, whatever happens."""
     last_report = 0.0
 
@@ -94,7 +97,7 @@ def respond(message: dict[str, Any], channel: Channel, answer: Answer) -> None:
     try:
         listen("loading", 0.0)
         for path in message["names"]:
-            refuse_own_parts(Path(path))
+            require_imports(Path(path), force=force)
         channel.send("done", answer(message["request"], listen))
     except Cancelled:
         channel.send("failed", "cancelled")
@@ -118,8 +121,9 @@ def without_paths(line: str, names: Mapping[str, str] = MappingProxyType({})) ->
     return " ".join(_PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], line).split())
 
 
-def main(answer: Answer | None = None) -> NoReturn:
-    """Answer until the input is closed, by `anaphor.web.inference` or by another function."""
+def main(answer: Answer | None = None, imports: Sequence[str] = (), *, force: bool = False) -> NoReturn:
+    """Answer until the input is closed, by `anaphor.web.inference` or by another function. `imports` are files of the
+    user's; `force` accepts those that were edited since a run was trained."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError):  # where the memory is full, Linux is to kill this process and no training
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -128,19 +132,21 @@ def main(answer: Answer | None = None) -> NoReturn:
     os.dup2(2, 1)
     channel = Channel(source, sink)
     if answer is None:
-        answer = load_inference()
+        answer = load_inference(force=force)
+    for path in imports:
+        import_file(path)
     while True:
-        respond(channel.receive(), channel, answer)
+        respond(channel.receive(), channel, answer, force=force)
 
 
-def load_inference() -> Answer:
+def load_inference(*, force: bool = False) -> Answer:
     import torch
 
     from anaphor.progress_listener import progress_listener
     from anaphor.web import inference
 
     torch.set_num_threads(1)
-    cache = inference.Cache()
+    cache = inference.Cache(force=force)
 
     def answer(request: dict[str, Any], listen: ProgressListener) -> dict[str, Any]:
         with progress_listener(listen):
@@ -150,4 +156,4 @@ def load_inference() -> Answer:
 
 
 if __name__ == "__main__":
-    main()
+    main(imports=[word for word in sys.argv[1:] if word != FORCE], force=FORCE in sys.argv[1:])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.cuda_graphs import CUDAGraphs
+from anaphor.cuda_graphs import CUDAGraphs, allows_capture
 from anaphor.data.batches import Batch
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
@@ -45,7 +45,7 @@ class AdaptiveStep:
         self.weights = trainable_weights(model)
         self.initial: list[Tensor] = []
         self.divisors = None if scales is None else [scale + FLOOR for scale in scales]
-        can_capture = cuda_graph and model.device.type == "cuda" and not has_hooks(model)
+        can_capture = cuda_graph and model.device.type == "cuda" and allows_capture(model) and not has_hooks(model)
         self.graphs = CUDAGraphs() if can_capture else None
 
     def losses(self, batches: Sequence[Batch], dynamic: Dynamic | None = None) -> Generator[tuple[Batch, Tensor]]:
