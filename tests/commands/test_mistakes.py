@@ -30,6 +30,10 @@ from anaphor.config import MISSING_EXTRA
         (["train", "translate", "--beam", "10000000"], "beam=10000000: it must be at most 10,000"),
         (["models", "--vocabulary", "1000000000"], "vocabulary=1000000000: it must be at most 10,000,000"),
         (["generate", "run", "--samples", "1000000000"], "samples=1000000000: it must be at most 1,000,000"),
+        (
+            ["generate", "run", "--beam", "2", "--tokens", "1000000001"],
+            "tokens=1000000001: it must be at most 1,000,000",
+        ),
         (["generate", "run", "--beam", "10000000"], "beam=10000000: it must be at most 10,000"),
         (["translate", "run", "text", "--beam", "10000000"], "beam=10000000: it must be at most 10,000"),
         (["train", "lm", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cuda'? (known: auto, cpu, cuda)"),

@@ -13,6 +13,7 @@ from anaphor.flags import before_end
 from anaphor.tasks.lm.sampling import WITHOUT_SAMPLING, check_sampling
 
 MAX_SAMPLES = 1_000_000
+MAX_COLLECTED_TOKENS = 1_000_000  # of texts that are printed when they are complete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class Options(RunOptions):
         check_at_least(1, tokens=self.tokens, batch_size=self.batch_size)
         check_range(1, MAX_SAMPLES, samples=self.samples)
         check_range(1, MAX_BEAM, beam=self.beam)
+        if self.beam is not None or self.samples > 1 or self.file is not None:  # one text is printed as it is drawn
+            check_range(1, MAX_COLLECTED_TOKENS, tokens=self.tokens)
         if self.prompt and self.file is not None:
             raise ConfigError(f"prompt={self.prompt!r} and file={self.file}: give one of them")
         check_sampling(self.beam, **{name: getattr(self, name) for name in WITHOUT_SAMPLING})
