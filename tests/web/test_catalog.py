@@ -91,6 +91,36 @@ def test_best_and_last_of_a_run_without_result_are_those_of_its_metrics(tmp_path
     }  # fmt: skip
 
 
+def test_a_run_without_a_validation_has_its_step_loss_and_speed(tmp_path):
+    run = write_run(tmp_path / "run", losses=(), result=None)
+    for step, loss in ((1, 5.0), (40, 4.0)):
+        run.log_step(
+            {"step": step, "loss": loss, "lr": 0.1, "grad_norm": 1.5, "throughput": 250.0, "seconds_left": 60.0}
+        )
+    row = scan(tmp_path)["run"]
+    assert (row["step"], row["train_loss"], row["throughput"], row["counted"]) == (40, 4.0, 250.0, "tokens")
+    assert (row["best"], row["last"], row["seconds_left"]) == (None, None, None), "nobody trains it"
+    assert row["curves"] == ["train_loss", "lr", "grad_norm", "throughput", "seconds_left"]
+    with run.lock():
+        assert scan(tmp_path)["run"]["seconds_left"] == 60.0
+        log(run, 7, 1.0)
+        row = scan(tmp_path)["run"]
+        assert (row["step"], row["last"], row["throughput"]) == (70, 1.0, 250.0)
+
+
+def test_columns_have_labels_by_task(tmp_path):
+    write_run(tmp_path / "words")
+    write_run(tmp_path / "pictures", task="images")
+    write_run(tmp_path / "own", task="my-task")
+    labels = Catalog(tmp_path).scan().to_plain()["labels"]
+    assert labels["lm"]["valid.loss"] == {"text": "validation loss", "unit": "nats per token"}
+    assert labels["lm"]["train_loss"] == {"text": "training loss", "unit": "nats per token"}
+    assert labels["lm"]["throughput"] == {"text": "speed", "unit": "tokens/s"}
+    assert labels["images"]["valid.loss"]["unit"] == "nats per image"
+    assert labels["my-task"]["valid.perplexity"]["text"] == "validation perplexity"
+    assert {one["lr"]["text"] for one in labels.values()} == {"learning rate"}
+
+
 def test_the_size_of_a_run_in_progress_is_that_of_its_checkpoint(folder):
     rows = scan(folder)
     assert rows["training"]["parameters"] == rows["lstm"]["parameters"] > 0

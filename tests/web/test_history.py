@@ -18,7 +18,9 @@ from anaphor.web.history import (
     find_values,
     make_columns,
     read_curves,
+    read_last_step,
     read_samples,
+    read_step_log,
     thin,
 )
 
@@ -300,3 +302,49 @@ def test_ten_thousand_rows_take_little_time(run):
     start = time.process_time()
     assert read_curves(run.folder)["rows"] == 10_000
     assert time.process_time() - start < 0.6  # a tenth of it on an idle machine
+
+
+# ---- the step log
+
+
+STEP = {"loss": 3.0, "lr": 0.1, "grad_norm": None, "throughput": 99.0, "seconds_left": 7.5}
+
+
+def test_the_step_log_has_the_names_of_metrics_and_comes_by_cursor(run):
+    run.log_step({"step": 1, **STEP, "throughput": None, "seconds_left": None})
+    first = read_step_log(run.folder)
+    assert first["columns"] == {"step": [1], "train_loss": [3.0], "lr": [0.1]}
+    run.log_step({"step": 5, **STEP})
+    second = read_step_log(run.folder, first["cursor"])
+    assert second["columns"] == {
+        "step": [5], "train_loss": [3.0], "throughput": [99.0], "lr": [0.1], "seconds_left": [7.5]
+    }  # fmt: skip
+    assert not second["restart"]
+    assert read_last_step(run.folder) == {
+        "step": 5, "train_loss": 3.0, "lr": 0.1, "grad_norm": None, "throughput": 99.0, "seconds_left": 7.5
+    }  # fmt: skip
+
+
+def test_a_step_log_that_was_thinned_starts_again(run):
+    for step in range(1, 9):
+        run.log_step({"step": step, **STEP})
+    cursor = read_step_log(run.folder)["cursor"]
+    run.thin_steps()
+    found = read_step_log(run.folder, cursor)
+    assert (found["restart"], found["columns"]["step"]) == (True, [1, 3, 5, 7])
+
+
+def test_a_step_log_that_cannot_be_read_is_empty(run, tmp_path):
+    """A link, a folder, or more than training ever writes."""
+    assert read_step_log(run.folder)["columns"] == {}
+    (tmp_path / "elsewhere").write_text('{"step": 1, "loss": 1}\n')
+    run.steps.symlink_to(tmp_path / "elsewhere")
+    assert (read_step_log(run.folder)["columns"], read_last_step(run.folder)) == ({}, {})
+    run.steps.unlink()
+    with run.steps.open("wb") as file:
+        file.truncate(11_000_000)
+    assert (read_step_log(run.folder)["columns"], read_last_step(run.folder)) == ({}, {})
+    run.steps.unlink()
+    run.steps.write_bytes(b'{"step": 1}\n{"loss": 2}\n\xff\n{"step": 2, "loss": "x", "lr": 1e999}\n{"step": 3, "lo')
+    assert read_step_log(run.folder)["columns"] == {"step": [1, 2]}
+    assert read_last_step(run.folder) == {"step": 2, "train_loss": None, "lr": None}

@@ -4,8 +4,11 @@ Playwright drives Debian's Chromium. The policy of the page forbids evaluation: 
 """
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from importlib.resources import files
 from itertools import combinations
 
@@ -131,15 +134,106 @@ def test_the_table_says_what_the_server_says(open_tab, served, ids):
     rows = {row["id"]: row for row in served.ask("/api/runs")["runs"]}
     tab = open_tab(served)
     table = tab.locator(".runs table")
-    assert table.get_attribute("data-rows") == str(len(rows))
+    expect(tab.locator("#tasks select")).to_have_value("lm")
+    of_task = [row for row in rows.values() if row["task"] == "lm"]
+    assert table.get_attribute("data-rows") == str(len(of_task))
     for name, status in (("training", "training"), ("lstm", "finished"), ("diverged", "diverged")):
         row = tab.locator(f"tr[data-run='{ids[name]}']")
         assert row.locator(".badge").inner_text() == status == rows[ids[name]]["status"]
     best = tab.locator(f"tr[data-run='{ids['lstm']}']").inner_text()
     assert f"{rows[ids['lstm']]['best']:.4g}" in best
-    assert tab.locator("input.choose:checked").count() == 10, "at most ten are selected at first"
+    assert tab.locator("tbody input.choose:checked").count() == min(len(of_task), 10), (
+        "at most ten are selected at first"
+    )
     assert table.locator("thead th[scope=col]").count() > 8
-    assert table.locator("tbody th[scope=row]").count() >= len(rows)
+    assert table.locator("tbody th[scope=row]").count() >= len(of_task)
+
+
+TWO_TASKS = {"words": ("lm", 2.0), "other words": ("lm", 3.0), "pictures": ("images", 0.5)}
+
+
+def write_two_tasks(folder):
+    for name, (task, loss) in TWO_TASKS.items():
+        write_run(folder / name, losses=(loss + 1, loss), task=task, width=len(name), clip=loss, dropout=loss / 10)
+
+
+def test_one_task_is_shown_at_a_time(open_tab, tmp_path):
+    """The newest run's at first, then the one that the reader chooses, or that a run in the address has."""
+    write_two_tasks(tmp_path)
+    for age, name in enumerate(TWO_TASKS):
+        for path in (tmp_path / name).iterdir():
+            os.utime(path, (1e9 - age, 1e9 - age))
+    with serving(tmp_path) as served:
+        tab = open_tab(served, "curves")
+        switch = tab.locator("#tasks select")
+        expect(switch).to_have_value("images" if served.ask("/api/runs")["runs"][-1]["task"] == "images" else "lm")
+        switch.select_option("lm")
+        chart(tab, "valid.loss", lines=2)
+        assert "task=lm" in address_of(tab)
+        switch.select_option("images")
+        chart(tab, "valid.loss", lines=1)
+        assert tab.locator(".legend-box .line-name").all_inner_texts() == ["pictures"]
+        tab.click("#tabs a[data-view=runs]")
+        expect(tab.locator(".runs table")).to_have_attribute("data-rows", "1")
+        tab.go_back()
+        chart(tab, "valid.loss", lines=1)
+        tab.go_back()
+        chart(tab, "valid.loss", lines=2)
+        both = f"{make_id('words')},{make_id('pictures')}"
+        show(tab, served, f"curves?runs={both}")
+        chart(tab, "valid.loss", lines=1)
+        expect(switch).to_have_value("lm")
+        assert tab.locator(".legend-head").inner_text().startswith("Validation loss")
+        assert tab.wrong == []
+
+
+def test_the_table_of_runs_has_ten_columns_and_more_and_sorts_by_the_goal(open_tab, tmp_path):
+    for number, accuracy in enumerate((0.5, 0.9, 0.1)):
+        run = write_run(tmp_path / f"run-{number}", losses=(), task="images", width=8 + number, lr=0.1 * (number + 1),
+                        clip=1.0 + number, dropout=0.1 * number)  # fmt: skip
+        run.spec.write_text(run.spec.read_text().replace("select: loss", "select: accuracy"))
+        run.result.unlink()
+        run.log(1, epoch=1, valid={"accuracy": accuracy, "loss": 1.0})
+    with serving(tmp_path) as served:
+        tab = open_tab(served)
+        heads = tab.locator(".runs thead th")
+        assert heads.count() == 1 + 10, "and a box to select with"
+        names = lambda: tab.locator(".runs button.name").all_inner_texts()  # noqa: E731
+        tab.get_by_role("button", name="Best validation accuracy").click()
+        expect(heads.nth(4)).to_have_attribute("aria-sort", "descending")
+        assert names() == ["run-1", "run-0", "run-2"], "the largest accuracy is the best"
+        tab.get_by_role("button", name="Best validation accuracy").click()
+        assert names() == ["run-2", "run-0", "run-1"]
+        tab.get_by_role("button", name="More columns (2)").click()
+        expect(heads).to_have_count(1 + 12)
+        assert tab.locator("tbody th .rename-run").count() == tab.locator("tbody th .hide-run").count() == 3
+        assert tab.wrong == []
+
+
+@pytest.mark.slow
+def test_a_training_is_on_the_page_within_ten_seconds_of_its_start(open_tab, tmp_path):
+    """Long before its first validation; the time in which Python loads torch is not counted."""
+    words = (
+        "train lm --data grammar --model lstm --width 16 --steps 1000000 --eval-every 1000000 --device cpu --no-test"
+    )
+    with serving(tmp_path) as served:
+        tab = open_tab(served, "curves")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        run = tmp_path / "run"
+        with subprocess.Popen([sys.executable, "-m", "anaphor", *words.split(), "--out", run], env=environment,
+                              stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as training:  # fmt: skip
+            try:
+                while not (run / "spec.yaml").exists():  # it is written before the first step
+                    assert training.poll() is None
+                    tab.wait_for_timeout(50)
+                tab.wait_for_selector(".chart[data-metric=train_loss][data-lines='1']", timeout=10_000)
+                for metric in ("lr", "grad_norm", "throughput"):
+                    chart(tab, metric)
+                show(tab, served, "runs")
+                expect(tab.locator(f"tr[data-run='{make_id('run')}']")).to_contain_text("in training")
+            finally:
+                training.kill()
+        assert tab.wrong == []
 
 
 # ---- more runs than colors
@@ -169,7 +263,7 @@ def test_runs_beyond_the_tenth_have_the_same_colors_and_dashes_wherever_they_are
         tab.wait_for_selector(".chart .tip .swatch")
         assert set(swatches(".chart .tip")) <= set(legend)
         with tab.expect_download() as saved:
-            tab.get_by_role("button", name="Download valid.loss as SVG").click()
+            tab.get_by_role("button", name="Download validation loss as SVG").click()
         drawing = saved.value.path().read_text(encoding="utf-8")
         drawn = re.findall(r'stroke="(#\w+)" stroke-width="1.6"[^>]*?(?: stroke-dasharray="([^"]*)")?/>', drawing)
         dashed = [line for line in drawn if line[1]]
@@ -271,7 +365,7 @@ def test_a_zoom_into_a_thinned_curve_shows_every_point_and_a_spike_is_always_see
     # 101 points inside, and one or two on either side to which the lines lead
     expect(tab.locator(".chart")).to_have_attribute("data-drawn", re.compile(r"10[2-5]"))
     with tab.expect_download() as saved:
-        tab.get_by_role("button", name="Download train_loss as CSV").click()
+        tab.get_by_role("button", name="Download training loss as CSV").click()
     lines = saved.value.path().read_text().splitlines()
     assert [float(line.split(",")[2]) for line in lines[-3000:]] == [row["train_loss"] for row in rows]
     assert tab.wrong == []
@@ -392,7 +486,8 @@ def test_runs_are_filtered_selected_hidden_and_named_by_the_keyboard(open_tab, s
     tab = open_tab(served)
     tab.keyboard.press("/")
     tab.keyboard.type("task=lm model=lstm steps>4 !")
-    tab.wait_for_selector(".runs table[data-rows='0']")
+    expect(tab.locator(".no-match")).to_contain_text("No run matches “task=lm model=lstm steps>4 !”.")
+    expect(tab.locator(".runs table")).to_be_hidden()
     tab.keyboard.press("Backspace")
     tab.wait_for_selector(".runs table[data-rows='4']")
     tab.keyboard.press("Enter")
@@ -458,7 +553,7 @@ def test_a_chart_is_read_by_the_keyboard_and_saved(open_tab, served, ids, tmp_pa
     kinds = {"SVG": b"<svg ", "PNG": b"\x89PNG", "CSV": b"run,step,valid.loss\n"}
     for kind, start in kinds.items():
         with tab.expect_download() as saved:
-            tab.get_by_role("button", name=f"Download valid.loss as {kind}").click()
+            tab.get_by_role("button", name=f"Download validation loss as {kind}").click()
         path = tmp_path / saved.value.suggested_filename
         saved.value.save_as(path)
         assert path.read_bytes().startswith(start)

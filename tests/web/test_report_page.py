@@ -238,3 +238,26 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         build_report([tmp_path])
     with pytest.raises(ConfigError, match="there is no such folder"):
         build_report([tmp_path / "nothing"])
+
+
+@pytest.mark.slow
+def test_paper_has_the_curves_of_each_task_on_axes_of_their_own(folder, browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(build_report([folder / name for name in ("lstm", "lstm-1", "images")]).page, encoding="utf-8")
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = open_page(context)
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-printable]", state="attached")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    found = {
+        page.locator(f".paper > .curves >> nth={place} >> .heading").inner_text(): page.locator(
+            f".paper > .curves >> nth={place} >> .legend-box .line-name"
+        ).all_inner_texts()
+        for place in range(2)
+    }
+    assert {title: sorted(names) for title, names in found.items()} == {
+        "Curves (images)": ["images"], "Curves (lm)": ["lstm", "lstm-1"]
+    }  # fmt: skip
+    assert page.wrong == []
+    context.close()

@@ -66,6 +66,16 @@ def test_json_is_a_list_of_runs_and_studies_with_the_same_keys(capsys):
     assert (cell["kind"], cell["study"]) == ("run", "studies/widths")
 
 
+def test_a_run_without_a_validation_is_listed_with_step_speed_and_training_loss(folder, capsys, monkeypatch):
+    run = write_run(folder / "new" / "run", losses=(), result=None)
+    run.log_step({"step": 1234, "loss": 5.4321, "lr": 0.1, "grad_norm": 1.0, "throughput": 250.0, "seconds_left": 9.0})
+    for columns in ("200", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["runs", "new"]) == 0
+        line = capsys.readouterr().out.splitlines()[1]
+        assert [part in line for part in ("1,234", "250 tokens/s", "train loss", "5.4321")] == [True] * 4
+
+
 @pytest.mark.needs("studies")
 def test_paths_are_those_that_other_commands_take(folder, capsys):
     assert names(capsys, "runs") == names(capsys)

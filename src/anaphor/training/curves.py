@@ -9,6 +9,7 @@ from typing import Any
 
 from anaphor.draw import curves
 from anaphor.errors import DataError
+from anaphor.metrics.labels import Label, label_column
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.task import TaskDefinition
 
@@ -20,21 +21,24 @@ def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
         return []
     x, x_label = progress_axis(lines, task.unit)
     train_loss = [_number(line.get("train_loss")) for line in lines]
+    labels = {metric.name: Label(metric.label, metric.unit) for metric in task.metrics}
     figures: dict[str, tuple[str, dict[str, list[float]]]] = {}  # axis and series, by name
     for metric in task.metrics:
         if metric.derived_from is None:
             valid = [_number(line["valid"].get(metric.name)) for line in lines]
             series = {"training": train_loss} if metric.name == "loss" else {}
             figures[metric.name] = (metric.axis, {**series, "validation": valid})
-    figures.setdefault("loss", ("loss", {"training": train_loss}))
+    figures.setdefault("loss", (Label("loss").axis, {"training": train_loss}))
     paths: list[Path] = []
     try:
         for name, (axis, series) in figures.items():
             drawn = {label: (x, y) for label, y in series.items() if not all(map(math.isnan, y))}
-            y_label = axis if len(drawn) > 1 else " ".join((*drawn, axis))  # a single curve has no legend
+            if len(drawn) == 1:  # it has no legend
+                prefix = "train_" if "training" in drawn else "valid."
+                axis = label_column(f"{prefix}{name}", labels, task.unit).axis
             for path in folder.curves if drawn else ():
                 named = path if name == task.metrics[0].name else path.with_stem(f"{path.stem}-{name}")
-                paths.append(curves(drawn, named, x_label=x_label, y_label=y_label))
+                paths.append(curves(drawn, named, x_label=x_label, y_label=axis))
     except OSError as error:
         raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
     return paths

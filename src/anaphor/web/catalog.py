@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import DataError
+from anaphor.metrics.labels import Label, label_column
 from anaphor.registry import has_shelf
 from anaphor.training.run_folder import STUDY
+from anaphor.web.history import AXES
 from anaphor.web.locks import LOCK, HeldLocks
 from anaphor.web.summary import RunReader
 
@@ -67,6 +69,7 @@ class Listing:
             "runs": [{**row, "age": max(now - row["written"], 0.0)} for row in self.runs],
             "studies": [{**row, "age": max(now - row["written"], 0.0)} for row in self.studies],
             "differing": self.differing,
+            "labels": find_labels(self.runs),
             "notes": self.notes,
         }
 
@@ -210,6 +213,19 @@ def list_entries(folder: Path) -> tuple[set[str], list[str]]:
         for entry in entries:
             (folders.append if entry.is_dir(follow_symlinks=False) else files.add)(entry.name)
     return files, folders
+
+
+def find_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, str]]]:
+    """By task, what its columns are called: text and unit. A task of the user's own has the names of its columns."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in sorted(rows, key=lambda row: row["counted"] is None):  # those first that know what they count
+        metrics = {one["name"]: Label(one["label"], one["unit"]) for one in row["metrics"]}
+        splits = [f"{split}.{name}" for split in ("valid", "test") for name in metrics]
+        labels = found.setdefault(str(row["task"]), {})
+        for name in (*AXES, *row["curves"], *splits, *metrics, "train_loss", "throughput", "parameters"):
+            label = label_column(name, metrics, row["counted"])
+            labels.setdefault(name, {"text": label.text, "unit": label.unit})
+    return found
 
 
 def find_differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:

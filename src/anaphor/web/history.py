@@ -1,4 +1,5 @@
-"""History of a run: the rows of `metrics.jsonl` after a cursor, thinned without losing a spike, and the samples.
+"""History of a run: the rows of `metrics.jsonl` and of `steps.jsonl` after a cursor, thinned without losing a spike,
+and the samples.
 
 Reading changes nothing, and never waits for the process that writes. Links are not followed: a page shows files of its
 own folder only.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import DataError
+from anaphor.training.run_folder import MAX_STEPS_BYTES
 
 MAX_READ_BYTES = 32_000_000  # bytes of metrics in one answer; the rest comes with the next cursor
 MAX_METRICS_BYTES = 256_000_000  # bytes of a whole file: a million rows
@@ -28,9 +30,11 @@ MAX_SAMPLES_BYTES = 4_000_000  # bytes of samples, the newest ones
 TAIL = 65_536  # bytes at the end of metrics that have the last row
 CHECKED = 64  # bytes before a cursor that must not have changed
 
-METRICS, SAMPLES = "metrics.jsonl", "samples.txt"
+METRICS, STEPS, SAMPLES = "metrics.jsonl", "steps.jsonl", "samples.txt"
 AXES = ("step", "epoch", "count", "seconds")
 """Columns that only rise. They are read off with the others and need no envelope of their own."""
+STEP_COLUMNS = ("lr", "grad_norm", "throughput", "seconds_left")
+"""What a line of the step log has beside its step and its loss."""
 Column = list[float | None]
 
 _SAMPLE = re.compile(r"^=== step ([0-9]{1,18}) ===$", flags=re.MULTILINE)
@@ -90,9 +94,11 @@ def _check_file(status: os.stat_result, path: Path, largest: int | None) -> None
         raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {largest:,}", str(path))
 
 
-def read_lines(path: Path, cursor: Cursor | None, limit: int = MAX_READ_BYTES) -> NewLines:
+def read_lines(
+    path: Path, cursor: Cursor | None, limit: int = MAX_READ_BYTES, *, largest: int = MAX_METRICS_BYTES
+) -> NewLines:
     """The complete lines after a cursor; all where there is none, or where the file is another one."""
-    handle = open_file(path, MAX_METRICS_BYTES)
+    handle = open_file(path, largest)
     try:
         start, restart = _resume(handle, cursor)
         data, is_torn = _read_complete(handle, start.offset, limit)
@@ -357,6 +363,49 @@ def read_curves(
         "torn": found.torn,
         "damaged": found.damaged,
     }
+
+
+def read_step_log(
+    run: Path, cursor: str = "", points: int = 1000, steps: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """The lines of a run's step log after a cursor, as columns, in the way of `read_curves`.
+
+    The log is for the eye: one that cannot be read is empty. It is replaced when it has become too long.
+    """
+    before = Cursor.parse(cursor)
+    try:
+        found = read_lines(run / STEPS, before, largest=MAX_STEPS_BYTES)
+    except OSError:
+        found = NewLines([], Cursor(), before is not None, torn=False, damaged=0)
+    rows = found.rows if steps is None else [row for row in found.rows if steps[0] <= row["step"] <= steps[1]]
+    return {
+        "cursor": str(found.cursor) if found.cursor.check else "",
+        "restart": found.restart,
+        "columns": thin(make_columns([flatten_step(row) for row in rows]), points),
+        "rows": found.cursor.rows,
+    }
+
+
+def flatten_step(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of the step log by names of columns; those that metrics have as well are called as there."""
+    names = {"step": "step", "loss": "train_loss", **{name: name for name in STEP_COLUMNS}}
+    return {names[key]: value for key, value in row.items() if key in names}
+
+
+def read_last_step(run: Path) -> dict[str, Any]:
+    """The last line of a run's step log by names of columns; empty where there is none that can be read."""
+    try:
+        handle = open_file(run / STEPS, MAX_STEPS_BYTES)
+    except OSError:
+        return {}
+    try:
+        data, _ = _read_complete(handle, max(os.fstat(handle).st_size - TAIL, 0), TAIL)
+    except OSError:
+        return {}
+    finally:
+        os.close(handle)
+    rows, _ = parse_lines(data)
+    return {name: to_number(value) for name, value in flatten_step(rows[-1]).items()} if rows else {}
 
 
 def _to_text(name: str) -> str:

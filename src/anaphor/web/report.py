@@ -22,7 +22,7 @@ from anaphor.plain_values import replace_nonfinite
 from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.user_paths import user_path
 from anaphor.web.catalog import Catalog
-from anaphor.web.history import read_curves, read_samples
+from anaphor.web.history import read_curves, read_samples, read_step_log
 from anaphor.web.worker import without_paths
 
 LIMIT = 2_900_000
@@ -199,7 +199,8 @@ def _add_curves(answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any
 
 def _read_curves(path: Path, points: int) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = round_numbers(read_curves(path, "", points), 6)
+        curves = {**read_curves(path, "", points), "log": read_step_log(path, "", points)}
+        found: dict[str, Any] = round_numbers(curves, 6)
     except AnaphorError as error:
         return {"error": without_paths(str(error))}
     return found

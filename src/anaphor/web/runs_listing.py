@@ -19,6 +19,7 @@ from anaphor.cli.table import MAX_LINE, print_table
 from anaphor.config import nearest
 from anaphor.draw import curves
 from anaphor.errors import ConfigError, DataError
+from anaphor.metrics.labels import Label, label_column
 from anaphor.web.catalog import Catalog, Listing, find_differing
 from anaphor.web.history import METRICS, read_lines
 from anaphor.web.runs_table import build_view, show_value
@@ -30,8 +31,8 @@ Row = Mapping[str, Any]
 LARGEST_FIRST = ("step", "parameters", "throughput")
 FACTS = (
     "run", "kind", "study", "task", "status", "error", "step", "steps", "epoch", "metric", "goal", "best", "last",
-    "parameters", "throughput", "counted", "age", "started", "seed", "cells", "finished", "failed",
-    "diverged",
+    "parameters", "train_loss", "throughput", "counted", "seconds_left", "age", "started", "seed", "cells", "finished",
+    "failed", "diverged",
 )  # fmt: skip
 """Keys of an entry of `--json`, and columns of `--csv`."""
 KEYS = ("settings", "scores")
@@ -128,7 +129,8 @@ def add_history(row: Row, options: Options) -> Row:
     reached = {
         show_value(value): next((x for x, y in points if sign * y <= sign * value), None) for value in options.reach
     }
-    label = metrics[name]["label"] + (f" ({metrics[name]['unit']})" if metrics[name]["unit"] else "")
+    labels = {one["name"]: Label(one["label"], one["unit"]) for one in row["metrics"]}
+    label = label_column(f"valid.{name}", labels, row["counted"]).axis
     return {**row, "history": (label, [x for x, _ in points], [y for _, y in points]), "reached": reached}
 
 
@@ -142,7 +144,7 @@ def draw_against_seconds(entries: Sequence[Row], path: Path) -> None:
     series = {name: (row["history"][1], row["history"][2]) for name, row in zip(names, runs, strict=True)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        curves(series, path, x_label="seconds of training", y_label=f"validation {labels.pop()}")
+        curves(series, path, x_label="seconds of training", y_label=labels.pop())
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     print(path, file=sys.stderr)

@@ -62,7 +62,8 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
 
     tasks = {row["task"] for row in every}
     names = {task: find_distinguishing([row for row in every if row["task"] == task]) for task in tasks}
-    left_out = {*(["task"] if len(tasks) == 1 or is_narrow else []), *(["parameters", "speed"] if is_narrow else [])}
+    left_out = {*(["task"] if len(tasks) == 1 or is_narrow else []), *(["parameters"] if is_narrow else [])}
+    left_out |= {"speed"} if is_narrow and not any(map(is_unvalidated, every)) else set()
     headings = [name for name in (*LEFT, *RIGHT) if name not in left_out]
     table = Table(box=None, pad_edge=False)
     # rich makes only those columns narrower that may be wrapped. Settings are not wrapped but cut off.
@@ -80,10 +81,10 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
             "run": row["run"],
             "task": row["task"] or "",
             "status": row["status"],
-            "metric": row["metric"] or "",
+            "metric": "train loss" if is_unvalidated(row) else row["metric"] or "",
             "step": format_step(row),
             "best": format_metric(row, "best"),
-            "last": format_metric(row, "last"),
+            "last": format_loss(row["train_loss"]) if is_unvalidated(row) else format_metric(row, "last"),
             "parameters": format_size(row["parameters"]),
             "speed": format_speed(row),
             "age": format_age(row["age"]),
@@ -148,6 +149,15 @@ def format_step(row: Row) -> str:
 def format_metric(row: Row, name: str) -> str:
     digits = next((one["digits"] for one in row["metrics"] if one["name"] == row["metric"]), 4)
     return "" if row[name] is None else f"{row[name]:.{digits}f}" if abs(row[name]) < 1e9 else f"{row[name]:.3g}"
+
+
+def is_unvalidated(row: Row) -> bool:
+    """Whether a run has trained and was not validated yet: its training loss is shown instead."""
+    return row["best"] is None and row["last"] is None and row["train_loss"] is not None
+
+
+def format_loss(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def format_size(count: float | None) -> str:

@@ -30,7 +30,7 @@ from anaphor.plain_values import replace_nonfinite
 from anaphor.web.catalog import Catalog, Listing
 from anaphor.web.connections import log_once
 from anaphor.web.guard import Access, Guard, error_response
-from anaphor.web.history import read_curves, read_samples
+from anaphor.web.history import read_curves, read_samples, read_step_log
 from anaphor.web.jobs import Busy, Job, Jobs
 from anaphor.web.worker import without_paths
 
@@ -176,13 +176,17 @@ class Api:
 
     def _read_run(self, key: str, cursor: str, points: int, steps: tuple[int, int] | None) -> dict[str, Any] | None:
         """The curves of a run; an error of one must not keep the others from being shown. None: nothing new."""
+        cursor, _, logged = cursor.partition(":")
         try:
-            found = read_curves(self._find(key), cursor, points, steps)
+            folder = self._find(key)
+            found = read_curves(folder, cursor, points, steps)
         except HTTPException as error:
             return {"error": error.detail}
         except AnaphorError as error:
             return {"error": without_paths(str(error))}
-        return found if found["restart"] or found["cursor"] != cursor else None
+        log = read_step_log(folder, logged, points, steps)
+        is_new = [one["restart"] or one["cursor"] != before for one, before in ((found, cursor), (log, logged))]
+        return {**found, "log": log} if any(is_new) else None
 
     def _find(self, key: str, *, study: bool = False) -> Path:
         """The folder of a run or a study by its id."""

@@ -150,11 +150,17 @@ class StudyReader:
         files = stat_files(self.folder, (STUDY, RESULT, LOG, LOCK))
         if STUDY not in files:
             raise FileNotFoundError(self.folder / STUDY)
-        row: dict[str, Any] = {"status": "unreadable", "error": None, "cells": 0, **dict.fromkeys(COUNTED, 0)}
+        row: dict[str, Any] = {
+            "status": "unreadable",
+            "task": None,
+            "error": None,
+            "cells": 0,
+            **dict.fromkeys(COUNTED, 0),
+        }
         try:
-            status, _, cells = self.read_cells(files, locks)
+            status, plan, cells = self.read_cells(files, locks)
             counts = [cell.status for cell in cells]
-            row |= {"status": status, "cells": len(cells)}
+            row |= {"status": status, "task": plan.task, "cells": len(cells)}
             row |= {name: counts.count(name) for name in COUNTED}
         except DataError as error:
             row["error"] = make_plain(str(error))

@@ -21,10 +21,12 @@ from anaphor.web.history import (
     AXES,
     METRICS,
     SAMPLES,
+    STEPS,
     Extremes,
     find_unit,
     flatten_row,
     open_file,
+    read_last_step,
     to_number,
 )
 from anaphor.web.locks import LOCK, HeldLocks, read_holder
@@ -133,7 +135,7 @@ def newest(files: Stats) -> float:
 class RunReader:
     """A run's summary, kept up to date: a file is read again when it has changed, and of metrics what is new."""
 
-    files = (SPEC, METRICS, RESULT, SAMPLES, LOCK, CELL_STATUS, CHECKPOINTS)
+    files = (SPEC, METRICS, STEPS, RESULT, SAMPLES, LOCK, CELL_STATUS, CHECKPOINTS)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -174,6 +176,7 @@ class RunReader:
         valid, test = (to_scores(result.get(split)) for split in ("valid", "test"))
         history = self._read_metrics(definition, settings, valid, problems)
         last, flat = history.last, flatten_row(history.last)
+        log = read_last_step(self.folder) if STEPS in files else {}
         metrics = find_metrics(definition, flat)
         metric = find_selecting(metrics, settings)
         unit = definition.unit if definition else find_unit(last)
@@ -188,7 +191,7 @@ class RunReader:
             "task": task,
             "status": status,
             "error": make_plain("; ".join(filter(None, [without_paths(str(reason or "")), *problems]))) or None,
-            "step": first_number(None if is_held else result.get("steps"), last.get("step")),
+            "step": first_number(None if is_held else result.get("steps"), find_last_step(last, log)),
             "steps": plan_steps(settings, flat),
             "epoch": to_number(last.get("epoch")),
             "metric": metric.name if metric else None,
@@ -196,8 +199,15 @@ class RunReader:
             "best": first_number(scored, best),
             "last": to_number(flat.get(f"valid.{metric.name}")) if metric else None,
             "parameters": first_number(result.get("parameters"), self._parameters),
-            "throughput": first_number(result.get(f"{unit}_per_second"), flat.get("throughput")),
+            "train_loss": first_number(log.get("train_loss"), flat.get("train_loss")),
+            "throughput": first_number(
+                result.get(f"{unit}_per_second"),
+                log.get("throughput") if is_held else None,
+                flat.get("throughput"),
+                log.get("throughput"),
+            ),
             "counted": unit,
+            "seconds_left": log.get("seconds_left") if is_held else None,
             "written": newest(files),
             "seed": settings.get("seed"),
             "settings": settings,
@@ -212,7 +222,7 @@ class RunReader:
                 }
                 for one in metrics.values()
             ],
-            "curves": list_curves(definition, flat),
+            "curves": list(dict.fromkeys([*list_curves(definition, flat), *list_curves(definition, log)])),
             "offers": list_offers(
                 definition, files, has_checkpoint=checkpoint is not None, has_data=settings.get("data") != NO_DATA
             ),
@@ -265,7 +275,18 @@ class RunReader:
 
 def unreadable_row(files: Stats, error: str) -> dict[str, Any]:
     """The values of a run that cannot be summarized."""
-    numbers = ("step", "steps", "epoch", "best", "last", "parameters", "throughput", "seed")
+    numbers = (
+        "step",
+        "steps",
+        "epoch",
+        "best",
+        "last",
+        "parameters",
+        "train_loss",
+        "throughput",
+        "seconds_left",
+        "seed",
+    )
     return {
         **dict.fromkeys(("task", "metric", "goal", "counted", *numbers)),
         "status": "unreadable",
@@ -278,6 +299,12 @@ def unreadable_row(files: Stats, error: str) -> dict[str, Any]:
         "offers": [],
         "scores": {"valid": None, "test": None},
     }
+
+
+def find_last_step(last: Mapping[str, Any], log: Mapping[str, Any]) -> float | None:
+    """The last step that a run has logged, validated or not."""
+    steps = [step for one in (last, log) if (step := to_number(one.get("step"))) is not None]
+    return max(steps, default=None)
 
 
 def find_best(

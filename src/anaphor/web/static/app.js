@@ -6,11 +6,11 @@
 
 const views = {};
 const live = data.mode === "live";
-let listing = { folder: "", runs: [], studies: [], differing: [], version: "" };
+let listing = { folder: "", runs: [], studies: [], differing: [], labels: {}, version: "" };
 
 // ---- the address: #VIEW?key=value&…
 
-const SHARED = ["runs", "group"]; // keys that follow the reader from view to view
+const SHARED = ["task", "runs", "group"]; // keys that follow the reader from view to view
 
 class State {
   constructor(name, values) {
@@ -91,8 +91,18 @@ function linkTo(name, changes = {}) {
   for (const key of SHARED)
     if (state.has(key)) values.set(key, state.get(key));
     else values.delete(key);
+  if (!state.has("task") && named_tasks().length > 1) values.set("task", current_task());
+  if (changes.runs || changes.run || changes.study) values.delete("task"); // it is theirs
   for (const [key, value] of Object.entries(changes)) values.set(key, value);
   return addressOf(name, values);
+}
+
+// To a view by its values: a step that Back undoes.
+function goTo(name, values) {
+  const address = addressOf(name, values);
+  if (framed) framedAddress = address;
+  else history.pushState(null, "", address);
+  return openView();
 }
 
 // ---- questions and answers
@@ -250,6 +260,7 @@ function showConnection(there) {
 // ---- views
 
 function showTabs() {
+  showTasks();
   const tabs = Object.entries(views).filter(([, view]) => !view.offered || view.offered(listing));
   const host = byId("tabs"), names = tabs.map(([name]) => name).join();
   if (host.dataset.names !== names) {

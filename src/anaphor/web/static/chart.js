@@ -2,7 +2,7 @@
 // A chart of lines on a canvas. It is drawn again only when something has changed; the crosshair has a canvas of its own.
 
 const TIP_ROWS = 12;
-const MARGIN = { left: 56, right: 12, top: 8, bottom: 34 };
+const MARGIN = { left: 68, right: 12, top: 8, bottom: 34 };
 
 // Index of the first value in a sorted array that is not below x.
 function lowerBound(values, x) {
@@ -170,6 +170,7 @@ class Chart {
     });
     pen.line([MARGIN.left, bottom + 0.5, right, bottom + 0.5], { color: color.quiet });
     const xname = unitName ? `${this.options.xname} (${unitName})` : this.options.xname;
+    if (this.options.yname) pen.text(this.options.yname, 8, (MARGIN.top + bottom) / 2, { color: color.quiet, align: "center", turn: true });
     pen.text(xname, (MARGIN.left + right) / 2, bottom + 26, { color: color.quiet, align: "center" });
     // With room for the dot of a run that has one point, at the edge.
     pen.clip(MARGIN.left - 3, MARGIN.top - 3, right - MARGIN.left + 6, bottom - MARGIN.top + 6);

@@ -2,32 +2,34 @@
 // Curves: charts of the selected runs, as many as the reader wants, with one x axis for all.
 
 {
-  const AXES = [["step", "step"], ["epoch", "epoch"], ["count", "tokens"], ["seconds", "time"]];
+  const AXES = ["step", "epoch", "count", "seconds"];
   let own, host, cards, values, cursorChart, loud = "", told = 0, tornBefore = new Set();
 
   // ---- which charts
 
   function curveNames() {
     const names = new Set(selected().flatMap((id) => find_run(id).curves ?? []));
-    return [...names].filter((name) => !["step", "epoch", "count", "seconds"].includes(name));
+    return [...names].filter((name) => !AXES.includes(name));
   }
 
   function defaultCharts() {
     const names = curveNames(), counts = new Map();
+    // Before the first validation: how training goes.
+    const early = ["train_loss", "lr", "grad_norm", "throughput"].filter((name) => names.includes(name));
     for (const id of selected()) {
       const { metric, curves = [] } = find_run(id), name = curves.find((one) => one === metric || one === `valid.${metric}`);
       if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
     }
     const [first] = [...counts].sort((one, other) => other[1] - one[1])[0] ?? [];
-    const charts = [...new Set([first, names.find((name) => name === "train_loss")])].filter(Boolean);
+    const charts = first ? [...new Set([first, names.find((name) => name === "train_loss")])].filter(Boolean) : early;
     return charts.length ? charts : names.slice(0, 2);
   }
 
   const charted = () => (own.has("charts") ? own.list("charts") : defaultCharts());
   const axis = () => own.get("x", "step");
   const axisName = () => {
-    if (axis() !== "count") return Object.fromEntries(AXES)[axis()] ?? axis();
-    return selected().map((id) => find_run(id).counted).find(Boolean) ?? "tokens";
+    if (axis() === "seconds") return label_text("seconds"); // its unit depends on the range
+    return label_axis(axis());
   };
   const pair = (text) => {
     const values = text.split(",").map(Number);
@@ -78,9 +80,9 @@
 
   function card(metric) {
     const box = make("section", "", "chart-card"), bar = make("div", "", "bar"), canvas = make("div");
-    box.setAttribute("aria-label", `Chart of ${metric}`);
+    box.setAttribute("aria-label", `Chart of ${label_text(metric)}`);
     const names = [...new Set([metric, ...curveNames()])];
-    const field = choice("", names.map((name) => [name, name]), metric, (name) => {
+    const field = choice("", names.map((name) => [name, sentence(label_text(name))]), metric, (name) => {
       own.set({ charts: [...new Set(charted().map((one) => (one === metric ? name : one)))] }, { push: true });
       rebuild();
     });
@@ -93,8 +95,8 @@
     });
     log.setAttribute("aria-pressed", String(own.list("ylog").includes(metric)));
     const files = make("span", "", "files right");
-    for (const kind of ["SVG", "PNG", "CSV"]) files.append(action(kind, `Download ${metric} as ${kind}`, () => save(one, kind.toLowerCase()), "plain"));
-    files.append(action("×", `Remove the chart of ${metric}`, () => {
+    for (const kind of ["SVG", "PNG", "CSV"]) files.append(action(kind, `Download ${label_text(metric)} as ${kind}`, () => save(one, kind.toLowerCase()), "plain"));
+    files.append(action("×", `Remove the chart of ${label_text(metric)}`, () => {
       own.set({ charts: charted().filter((name) => name !== metric) }, { push: true });
       rebuild();
     }, "plain"));
@@ -136,7 +138,7 @@
     for (const { chart } of cards ?? []) chart.close();
     const grid = host.querySelector(".charts");
     cards = charted().map(card);
-    const add = choice("", [["", "Add a chart…"], ...curveNames().filter((name) => !charted().includes(name)).map((name) => [name, name])], "", (name) => {
+    const add = choice("", [["", "Add a chart…"], ...curveNames().filter((name) => !charted().includes(name)).map((name) => [name, sentence(label_text(name))])], "", (name) => {
       if (name) own.set({ charts: [...charted(), name] }, { push: true });
       rebuild();
     });
@@ -151,7 +153,7 @@
     const total = cards.map(({ metric, chart }) => {
       const series = seriesOf(metric);
       chart.show(series, {
-        title: metric, xname: axisName(), xlog: own.get("xlog") === "1", ylog: own.list("ylog").includes(metric),
+        title: sentence(label_text(metric)), yname: label_of(metric).unit, xname: axisName(), xlog: own.get("xlog") === "1", ylog: own.list("ylog").includes(metric),
         time: axis() === "seconds", outliers: own.get("outliers") === "1",
       }, { x: zoomX(), y: zoomY(metric) });
       chart.note.textContent = series.length ? "" : selected().length ? "No values yet." : "No run is selected.";
@@ -167,7 +169,7 @@
 
   function showLegend(total) {
     const [first] = total, goal = first && goalOf(first.metric, selected()), head = make("p", "", "legend-head");
-    head.append(make("span", first ? first.metric : "Selected runs"), make("span", "last"), make("span", goal ? "best" : ""));
+    head.append(make("span", first ? sentence(label_text(first.metric)) : "Selected runs"), make("span", "last"), make("span", goal ? "best" : ""));
     const items = lines().map((line) => legendItem(line, first?.series.find((one) => one.key === line.key), goal));
     host.querySelector(".legend-box .legend-head").replaceWith(head);
     patch(host.querySelector(".legend-box ul"), items);
@@ -211,9 +213,9 @@
     const columns = [{ key: "name", title: is_grouped() ? "Setting" : "Run", words: true, value: (line) => line.name, cell: (line) => [make_swatch(line.color, line.dash), line.name] }];
     for (const { metric, series } of total) {
       const goal = goalOf(metric, selected()), found = new Map(series.map((one) => [one.key, summary(one, goal)]));
-      columns.push({ key: `last.${metric}`, title: `${metric} last`, value: (line) => found.get(line.key)?.last, cell: (line) => score(found.get(line.key)?.last ?? null) });
+      columns.push({ key: `last.${metric}`, title: `${sentence(label_text(metric))}, last`, value: (line) => found.get(line.key)?.last, cell: (line) => score(found.get(line.key)?.last ?? null) });
       if (goal) {
-        columns.push({ key: `best.${metric}`, title: `${metric} best`, value: (line) => found.get(line.key)?.best, cell: (line) => score(found.get(line.key)?.best ?? null) });
+        columns.push({ key: `best.${metric}`, title: `${sentence(label_text(metric))}, best`, value: (line) => found.get(line.key)?.best, cell: (line) => score(found.get(line.key)?.best ?? null) });
         columns.push({ key: `at.${metric}`, title: `at ${axisName()}`, value: (line) => found.get(line.key)?.bestX, cell: (line) => digits(found.get(line.key)?.bestX ?? null, 6) });
       }
     }
@@ -235,7 +237,7 @@
       show();
     });
     smoothing.append(field, output);
-    const axes = AXES.map(([value, text]) => [value, value === "count" ? selected().map((id) => find_run(id).counted).find(Boolean) ?? text : text]);
+    const axes = AXES.map((name) => [name, label_text(name)]);
     const reset = action("Show all", "Show everything again (double click)", () => {
       own.set(Object.fromEntries(["zoom", ...[...own.values.keys()].filter((key) => key.startsWith("y."))].map((key) => [key, null])));
       show();

@@ -32,7 +32,7 @@ const lookKinds = {};
       this.mapWork = new Work("Loading a map");
       this.unitWork = new Work("Loading a map of units");
       this.bodies = embeddedBodies("/api/look");
-      const offering = listing.runs.filter((run) => run.offers?.includes("look"));
+      const offering = task_runs().filter((run) => run.offers?.includes("look"));
       const picked = selected().map(find_run).find((run) => offering.includes(run));
       this.run = (find_run(state.get("run")) ?? (live ? picked ?? offering[0] : find_run(this.bodies[0]?.run)))?.id ?? "";
     }

@@ -86,6 +86,7 @@
   // ---- paper: copies of the views, made while the page is idle; a view that is being read is copied as it is. The table of
   // runs is left out: the first view has it, for reading
 
+  const PER_TASK = ["curves", "samples"]; // views of the selected runs, which have one task
   const paper = make("div", "", "paper"), copies = {};
   document.body.append(paper);
 
@@ -101,10 +102,13 @@
     });
     for (const one of copy.querySelectorAll("[id]")) one.removeAttribute("id");
     // The name of a chart is in a control, which paper has not.
-    for (const one of copy.querySelectorAll(".chart[data-metric]")) one.before(make("h3", one.dataset.metric));
-    section.append(make("h2", views[name].title, "heading"), copy);
+    for (const one of copy.querySelectorAll(".chart[data-metric]")) one.before(make("h3", label_axis(one.dataset.metric)));
+    const task = PER_TASK.includes(name) && named_tasks().length > 1 ? ` (${current_task()})` : "";
+    section.append(make("h2", `${views[name].title}${task}`, "heading"), copy);
     return section;
   }
+
+  const copyKey = (name) => (PER_TASK.includes(name) && named_tasks().length > 1 ? `${name} ${current_task()}` : name);
 
   const frames = (count) => new Promise((done) => {
     const next = () => (count-- > 0 ? requestAnimationFrame(next) : done());
@@ -123,7 +127,7 @@
     try {
       await views[name].open(element, own);
       await frames(3);
-      copies[name] = copyOf(name, element);
+      copies[copyKey(name)] = copyOf(name, element);
     } catch { /* it says why when it is opened */ }
     delete window.devicePixelRatio;
     own.close();
@@ -133,23 +137,39 @@
   }
 
   async function copyViews() {
-    for (const [name, view] of Object.entries(views))
-      if (name !== state.name && name !== "runs" && (!view.offered || view.offered(listing))) await copyView(name);
+    const tasks = named_tasks();
+    for (const [name, view] of Object.entries(views)) {
+      if (name === "runs" || (view.offered && !view.offered(listing))) continue;
+      if (!PER_TASK.includes(name) || tasks.length < 2) {
+        if (name !== state.name) await copyView(name);
+        continue;
+      }
+      for (const task of tasks) {
+        if (name === state.name && task === current_task()) continue; // it is copied as it is
+        printedTask = task;
+        try {
+          await copyView(name);
+        } finally {
+          printedTask = null;
+        }
+      }
+    }
     document.documentElement.dataset.printable = "";
   }
 
   const copyShown = () => {
     const shownNow = byId("view").firstElementChild;
-    if (shownNow) copies[state.name] = copyOf(state.name, shownNow);
+    if (shownNow) copies[copyKey(state.name)] = copyOf(state.name, shownNow);
   };
 
   // Before the frame hears of it: the view that was read while the others were copied is left now.
   addEventListener("popstate", () => {
-    if (!copies[state.name] && document.documentElement.dataset.ready === state.name) copyShown();
+    if (!copies[copyKey(state.name)] && document.documentElement.dataset.ready === state.name) copyShown();
   });
   addEventListener("beforeprint", () => {
     copyShown();
-    paper.replaceChildren(...Object.keys(views).filter((name) => copies[name] && name !== "runs").map((name) => copies[name]));
+    const order = Object.keys(views).filter((name) => name !== "runs").flatMap((name) => [name, ...named_tasks().map((task) => `${name} ${task}`)]);
+    paper.replaceChildren(...order.filter((key) => copies[key]).map((key) => copies[key]));
   });
 
   const opened = new MutationObserver(() => {

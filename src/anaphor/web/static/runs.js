@@ -2,6 +2,7 @@
 // Runs: the table of all runs, from which those for the other views are selected.
 
 {
+  const COLUMNS = 10; // of the table; further settings that differ are shown on request
   let own, host, table, chosen = new Set(), opened = "", renaming = "";
 
   const valueText = (value) => (value === null ? "none" : Array.isArray(value) ? value.join(" ") : String(value));
@@ -30,7 +31,10 @@
       own.set({ open: opened });
       showRuns();
     });
-    return [swatch, name];
+    const line = make("span", "", "name-line");
+    line.append(swatch, name);
+    if (row.runs.length === 1) line.append(actionsOf(row));
+    return [line];
   }
 
   function renameField(row) {
@@ -52,9 +56,8 @@
     return field;
   }
 
-  function actionsCell(row) {
-    if (row.runs.length > 1) return [""];
-    const rename = make("button", "✎", "plain rename-run"), hide = make("button", is_hidden(row.id) ? "show" : "hide", "plain hide-run");
+  function actionsOf(row) {
+    const box = make("span", "", "run-actions"), rename = make("button", "✎", "plain rename-run"), hide = make("button", is_hidden(row.id) ? "show" : "hide", "plain hide-run");
     rename.title = `Give ${row.name} a nickname, in this browser`;
     hide.title = is_hidden(row.id) ? `Show ${row.name} again` : `Hide ${row.name}, in this browser`;
     for (const button of [rename, hide]) {
@@ -71,7 +74,8 @@
       if (is_hidden(row.id) && own.has("runs")) select_runs(own.list("runs").filter((id) => id !== row.id));
       showRuns();
     });
-    return [rename, hide];
+    box.append(rename, hide);
+    return box;
   }
 
   function statusCell(row) {
@@ -86,13 +90,25 @@
 
   function stepCell(row) {
     const step = Math.min(...row.runs.map((run) => run.step ?? 0)), { steps, status } = row.run;
-    const text = digits(step) + (steps && step !== steps ? ` / ${digits(steps)}` : "");
-    if (status !== "training" || !steps) return [text];
+    const text = digits(step) + (steps && step !== steps ? ` / ${digits(steps)}` : ""), parts = [text];
+    if (status !== "training") return parts;
+    const left = Math.max(...row.runs.map((run) => run.seconds_left ?? -1));
+    if (left >= 0) parts.push(make("span", `${ago(left)} left`, "left-time quiet"));
+    if (!steps) return parts;
     const bar = make("progress");
     bar.max = steps;
     bar.value = step;
     bar.setAttribute("aria-label", `progress of ${row.name}`);
-    return [text, bar];
+    return [...parts, bar];
+  }
+
+  // Before the first validation the training loss is shown.
+  function lastCell(row) {
+    const loss = across(row, "train_loss");
+    if (across(row, "last") !== null || across(row, "best") !== null || loss === null) return spread(row, "last");
+    const note = make("span", " in training", "quiet");
+    note.title = label_axis("train_loss");
+    return [score(loss), note];
   }
 
   function spread(row, key) {
@@ -105,26 +121,29 @@
   }
 
   function columnsOf(rows) {
-    const metrics = new Set(rows.map((row) => row.run.metric)), oneMetric = metrics.size === 1 ? ` ${[...metrics][0] ?? ""}` : "";
-    const named = (row, key) => (oneMetric || across(row, key) === null ? spread(row, key) : [...[spread(row, key)].flat(), make("span", ` ${row.run.metric}`, "quiet")]);
+    const metrics = new Set(rows.map((row) => row.run.metric).filter(Boolean)), [metric] = metrics.size === 1 ? metrics : [];
+    // Runs of one task may be selected by different metrics, which the cells name then.
+    const named = (row, key) => (metric || across(row, key) === null ? spread(row, key) : [...[spread(row, key)].flat(), make("span", ` ${label_text(row.run.metric)}`, "quiet")]);
+    const bestFirst = isMax(rows.find((row) => row.run.goal)?.run.goal) ? "-" : "";
     const columns = [
       { key: "chosen", title: "", control: selectAll(rows), cell: checkCell },
       { key: "name", title: "Run", words: true, heads: true, value: (row) => row.name, cell: nameCell },
       { key: "status", title: "Status", words: true, value: (row) => row.run.status, cell: statusCell },
       { key: "step", title: "Step", value: (row) => across(row, "step"), cell: stepCell },
-      { key: "best", title: `Best${oneMetric}`, hint: "Best value on validation data", value: (row) => across(row, "best"), cell: (row) => named(row, "best") },
-      { key: "last", title: "Last", hint: "Last value on validation data", value: (row) => across(row, "last"), cell: (row) => named(row, "last") },
+      { key: "best", title: metric ? `Best ${label_axis(`valid.${metric}`)}` : "Best", hint: "Best value on validation data", first: bestFirst, value: (row) => across(row, "best"), cell: (row) => named(row, "best") },
+      { key: "last", title: "Last", hint: "Last value on validation data", first: bestFirst, value: (row) => across(row, "last"),
+        cell: (row) => (across(row, "last") === null ? lastCell(row) : named(row, "last")) },
       { key: "parameters", title: "Parameters", value: (row) => row.run.parameters, cell: (row) => short(row.run.parameters) },
-      { key: "throughput", title: "Speed", hint: "Tokens, examples or images per second", value: (row) => across(row, "throughput"),
-        cell: (row) => (row.run.throughput ? `${short(across(row, "throughput"))} ${row.run.counted ?? ""}/s` : "–") },
+      { key: "throughput", title: sentence(label_axis("throughput")), first: "-", value: (row) => across(row, "throughput"),
+        cell: (row) => (row.run.throughput ? short(across(row, "throughput")) : "–") },
       { key: "age", title: "Age", hint: "Time since the run was last written", value: (row) => age_of(row.run), cell: (row) => ago(age_of(row.run)) },
     ];
-    if (new Set(listing.runs.map((run) => run.task)).size > 1)
-      columns.splice(2, 0, { key: "task", title: "Task", words: true, value: (row) => row.run.task });
-    for (const name of settingNames(rows))
+    const names = settingNames(rows), room = Math.max(0, COLUMNS + 1 - columns.length);
+    const isShort = own.get("settings", "differ") === "differ" && names.length > room;
+    showMore(isShort ? names.length - room : 0);
+    for (const name of isShort && !own.get("more") ? names.slice(0, room) : names)
       columns.push({ key: `set.${name}`, title: name, words: true, value: (row) => row.run.settings?.[name],
         cell: (row) => (row.run.settings?.[name] === undefined ? "–" : valueText(row.run.settings[name])) });
-    columns.push({ key: "actions", title: "", cell: actionsCell });
     return columns;
   }
 
@@ -134,8 +153,24 @@
     const all = [...new Set(rows.flatMap((row) => Object.keys(row.run.settings ?? {})))];
     if (kind === "all") return all;
     const kept = is_grouped() ? ["seed", "device", "out"] : [];
-    return all.filter((name) => listing.differing.includes(name) && !kept.includes(name)
-      && new Set(rows.map((row) => JSON.stringify(row.run.settings?.[name]))).size > 1);
+    return tellingFirst(rows, all.filter((name) => listing.differing.includes(name) && !kept.includes(name)
+      && new Set(rows.map((row) => JSON.stringify(row.run.settings?.[name]))).size > 1));
+  }
+
+  // Settings that tell more runs apart than those before them come first: data, model and mixers, and the seed last.
+  function tellingFirst(rows, names) {
+    const rank = { data: 0, model: 1, mixers: 2, seed: 4 }, telling = [];
+    const parts = (keys) => new Set(rows.map((row) => JSON.stringify(keys.map((key) => row.run.settings?.[key])))).size;
+    for (const name of [...names].sort((one, other) => (rank[one] ?? 3) - (rank[other] ?? 3)))
+      if (parts([...telling, name]) > parts(telling)) telling.push(name);
+    return [...telling, ...names.filter((name) => !telling.includes(name))];
+  }
+
+  function showMore(hidden) {
+    const button = host.querySelector(".more"), isOpen = Boolean(own.get("more"));
+    button.hidden = !hidden;
+    button.textContent = isOpen ? "Fewer columns" : `More columns (${hidden})`;
+    button.setAttribute("aria-expanded", String(isOpen));
   }
 
   // The state is in attributes as well: by them a row is known to be the same as before.
@@ -186,7 +221,7 @@
     for (const run of row.runs) if (run.error) cell.append(make("p", row.runs.length > 1 ? `${run_name(run.id)}: ${run.error}` : run.error, "bad"));
     const scores = Object.entries(row.run.scores ?? {}).filter(([, values]) => values && typeof values === "object");
     if (scores.length) cell.append(factList("Scores", scores.flatMap(([split, values]) => Object.entries(values)
-      .filter(([, value]) => typeof value !== "object").map(([name, value]) => [`${split} ${name}`, valueText(value)]))));
+      .filter(([, value]) => typeof value !== "object").map(([name, value]) => [label_axis(`${split}.${name}`), typeof value === "number" ? digits(value) : valueText(value)]))));
     cell.append(factList("Settings", Object.entries(row.run.settings ?? {}).map(([name, value]) => [name, valueText(value)])));
     line.append(cell);
     return line;
@@ -205,8 +240,8 @@
 
   function showRuns() {
     chosen = new Set(selected());
-    const hidden = listing.runs.filter((run) => is_hidden(run.id));
-    const { kept, notes } = filterRuns(own.get("hidden") ? listing.runs : listing.runs.filter((run) => !is_hidden(run.id)), own.get("q"));
+    const all = task_runs(), hidden = all.filter((run) => is_hidden(run.id));
+    const { kept, notes } = filterRuns(own.get("hidden") ? all : all.filter((run) => !is_hidden(run.id)), own.get("q"));
     const rows = rowsOf(kept), columns = columnsOf(rows);
     table.show(columns, rows, {
       sort: own.get("sort", "age"),
@@ -217,12 +252,17 @@
       detail: (row) => (opened === row.id ? detailRow(row, columns.length) : null),
     });
     const count = chosen.size, gone = own.list("runs").length - own.list("runs").filter(find_run).length;
-    const facts = [`${kept.length} of ${listing.runs.length} runs`, `${count} selected`];
+    const facts = [`${kept.length} of ${all.length} runs`, `${count} selected`];
     if (gone) facts.push(`${gone} of the selected ${gone === 1 ? "run is" : "runs are"} gone`);
     host.querySelector(".counts").textContent = [...facts, ...notes].join(" · ");
     host.querySelector(".hidden-choice").hidden = !hidden.length;
     host.querySelector(".hidden-choice span").textContent = `Hidden runs (${hidden.length})`;
     host.querySelector(".nothing").hidden = listing.runs.length > 0;
+    const isEmpty = !kept.length && listing.runs.length > 0, empty = host.querySelector(".no-match");
+    table.box.hidden = !kept.length;
+    empty.hidden = !isEmpty;
+    empty.querySelector("span").textContent = own.get("q") ? `No run matches “${own.get("q")}”.` : "All runs are hidden.";
+    empty.querySelector("button").hidden = !own.get("q");
   }
 
   function bar() {
@@ -246,6 +286,7 @@
     line.append(
       filter,
       choice("Settings", [["differ", "that differ"], ["all", "all"], ["none", "none"]], own.get("settings", "differ"), change("settings")),
+      action("", "", () => change("more")(!own.get("more")), "more"),
       toggle("Seeds together", is_grouped(), change("group")),
       Object.assign(toggle("", Boolean(own.get("hidden")), change("hidden")), { className: "hidden-choice" }),
     );
@@ -264,7 +305,7 @@
     return line;
   }
 
-  const listed = () => filterRuns(listing.runs.filter((run) => !is_hidden(run.id)), own.get("q")).kept;
+  const listed = () => filterRuns(task_runs().filter((run) => !is_hidden(run.id)), own.get("q")).kept;
   const newest = () => listed().sort((one, other) => (one.age ?? 1e12) - (other.age ?? 1e12)).slice(0, FIRST);
 
   // The best of the metric that most of the listed runs select by.
@@ -301,7 +342,13 @@
         event.preventDefault();
         boxes[Math.max(0, Math.min(boxes.length - 1, at + step))]?.focus();
       });
-      section.append(make("p", "There are no runs here yet. A run appears as soon as anaphor train has written its folder.", "empty nothing"));
+      const none = make("p", "", "empty no-match");
+      none.append(make("span"), " ", action("Clear the filter", "", () => {
+        own.set({ q: "" });
+        host.querySelector(".filter").value = "";
+        showRuns();
+      }));
+      section.append(none, make("p", "There are no runs here yet. A run appears as soon as anaphor train has written its folder.", "empty nothing"));
       host.append(section);
       own.repeat(async () => {
         await untilReleased();

@@ -75,9 +75,9 @@ const FIRST = 10; // runs, or groups of seeds, that are selected when the addres
 
 // Ids of the selected runs that exist: those of the address, or the newest ones, cells of studies last.
 function selected() {
-  if (state.has("runs")) return state.list("runs").filter(find_run);
+  if (state.has("runs")) return state.list("runs").filter((id) => find_run(id) && is_of_task(find_run(id)));
   const rank = (run) => (run.status === "training" ? 0 : run.study ? 2e12 : 1e12) + (run.age ?? 1e11);
-  const ids = listing.runs.filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
+  const ids = task_runs().filter((run) => run.status !== "unreadable" && !is_hidden(run.id))
     .sort((one, other) => rank(one) - rank(other)).map((run) => run.id);
   return is_grouped() ? groupRuns(ids).slice(0, FIRST).flatMap((group) => group.ids) : ids.slice(0, FIRST);
 }
@@ -91,32 +91,46 @@ const PALETTE = [
   ["#6a2d1f", "#d9ba7b"], ["#ba45ab", "#f26eba"], ["#9d8999", "#8b8479"], ["#719549", "#c7f06f"], ["#353d64", "#7080d9"],
 ];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+
+// A color belongs to a run, or to its group of seeds, whatever is selected: runs of a task have colors in the order in which
+// they began, and keep them while the page is open. Of selected runs with the same color the later ones are dashed.
 const slots = new Map();
+const slotKey = (id) => (is_grouped() && find_run(id)?.group) || id;
 
-// A color stays with its run, or with its group of seeds, as long as it is selected.
 function slotOf(id) {
-  const key = (is_grouped() && find_run(id)?.group) || id;
-  if (!slots.has(key)) {
-    const wanted = new Set(selected().map((one) => (is_grouped() && find_run(one)?.group) || one));
-    for (const old of slots.keys()) if (!wanted.has(old)) slots.delete(old);
-    if (!wanted.has(key)) return null;
-    for (const one of wanted) {
-      if (slots.has(one)) continue;
-      const used = new Set(slots.values());
-      let slot = 0;
-      while (used.has(slot)) slot++;
-      slots.set(one, slot);
+  fromListing(`slots ${is_grouped()}`, () => {
+    const taken = new Map(); // by task and study, runs outside of studies being one group
+    const space = (run) => `${is_grouped()} ${run.task} ${run.study ?? ""}`;
+    for (const run of listing.runs) {
+      const slot = slots.get(slotKey(run.id));
+      if (slot !== undefined) taken.set(space(run), Math.max(taken.get(space(run)) ?? -1, slot));
     }
+    for (const run of [...listing.runs].sort(started_order)) {
+      if (slots.has(slotKey(run.id))) continue;
+      const slot = (taken.get(space(run)) ?? -1) + 1;
+      taken.set(space(run), slot);
+      slots.set(slotKey(run.id), slot);
+    }
+    return true;
+  });
+  return slots.get(slotKey(id)) ?? 0;
+}
+
+const run_color = (id) => PALETTE[slotOf(id) % PALETTE.length][dark.matches ? 1 : 0];
+
+const run_dash = (id) => DASHES[(fromListing(`dashes ${state.values} ${JSON.stringify(memory.read("hidden"))}`, rankAlike).get(slotKey(id)) ?? 0) % DASHES.length];
+
+// How many selected runs of the same color come before each of the selected ones.
+function rankAlike() {
+  const ranks = new Map(), counts = new Map();
+  for (const id of selected().sort((one, other) => slotOf(one) - slotOf(other) || one.localeCompare(other))) {
+    const color = slotOf(id) % PALETTE.length;
+    if (ranks.has(slotKey(id))) continue;
+    ranks.set(slotKey(id), counts.get(color) ?? 0);
+    counts.set(color, (counts.get(color) ?? 0) + 1);
   }
-  return slots.get(key);
+  return ranks;
 }
-
-function run_color(id) {
-  const slot = slotOf(id);
-  return slot === null ? (dark.matches ? "#59626d" : "#c3c9cf") : PALETTE[slot % PALETTE.length][dark.matches ? 1 : 0];
-}
-
-const run_dash = (id) => DASHES[Math.floor((slotOf(id) ?? 0) / PALETTE.length) % DASHES.length];
 
 // A piece of a line for a legend or a table, with its dashes.
 function make_swatch(color, dash = []) {

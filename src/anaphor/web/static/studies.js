@@ -11,7 +11,7 @@
 
   function listStudies() {
     const chosen = chosenStudy(), box = host.querySelector(".studies-list");
-    box.replaceChildren(...listing.studies.map((one) => {
+    box.replaceChildren(...studies().map((one) => {
       const item = make("li"), link = make("a", one.study);
       link.href = linkTo("studies", { study: one.id });
       if (one.id === chosen) link.setAttribute("aria-current", "true");
@@ -21,7 +21,8 @@
     }));
   }
 
-  const chosenStudy = () => (listing.studies.some((one) => one.id === own.get("study")) ? own.get("study") : own.get("study") || listing.studies[0]?.id || "");
+  const studies = () => listing.studies.filter((one) => one.task === null || one.task === current_task() || named_tasks().length < 2);
+  const chosenStudy = () => own.get("study") || studies()[0]?.id || "";
 
   // ---- the heat map
 
@@ -171,7 +172,7 @@
       study = null;
       const nav = make("ul", "", "studies-list"), whole = make("div", "", "study");
       nav.setAttribute("aria-label", "Studies of this folder");
-      if (!listing.studies.length) {
+      if (!studies().length) {
         host.append(make("p", "There are no studies here yet. A study appears as soon as anaphor study has written its folder.", "empty"));
         return;
       }
@@ -203,7 +204,7 @@
     },
     refresh() {
       if (!host.querySelector(".studies-list")) {
-        if (listing.studies.length) openView();
+        if (studies().length) openView();
         return;
       }
       listStudies();

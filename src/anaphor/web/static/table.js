@@ -2,7 +2,7 @@
 // A table whose columns sort, and whose rows can be replaced without losing the focus.
 
 // columns: {key, title, hint?, value(row) for sorting, cell(row) -> text or element, words?: left-aligned text}; `sort` is the
-// key of a column, with - before it for descending; `onsort(sort)` is called when the reader asks for another one.
+// key of a column, with - before it for descending, which comes first where a column has `first: "-"`; `onsort(sort)` is called when the reader asks for another one.
 class SortTable {
   constructor(host, { caption, onsort = () => {} }) {
     this.onsort = onsort;
@@ -58,13 +58,15 @@ class SortTable {
     for (const column of columns) {
       const cell = make("th", "", column.words ? "words" : "");
       cell.scope = "col";
+      cell.dataset.key = column.key;
       if (column.hint) cell.title = column.hint;
       if (column.value && column.title) {
         const button = make("button", column.title), down = sort === `-${column.key}`, up = sort === column.key;
         button.type = "button";
         button.dataset.focus = `sort ${column.key}`;
         if (up || down) cell.setAttribute("aria-sort", up ? "ascending" : "descending");
-        button.addEventListener("click", () => this.onsort(up ? `-${column.key}` : column.key));
+        const isFalling = column.first === "-";
+        button.addEventListener("click", () => this.onsort((isFalling ? down : !up) ? column.key : `-${column.key}`));
         cell.append(button);
       } else if (column.control) cell.append(column.control);
       else cell.textContent = column.title;

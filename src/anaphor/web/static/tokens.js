@@ -61,7 +61,7 @@
     // ---- the two runs
 
     chooseRuns() {
-      const offering = listing.runs.filter((run) => run.offers?.some((verb) => VERBS.includes(verb)));
+      const offering = task_runs().filter((run) => run.offers?.some((verb) => VERBS.includes(verb)));
       const picked = selected().map(find_run).filter((run) => offering.includes(run));
       const order = [...new Set([...picked, ...offering])];
       const first = find_run(this.state.get("a")) ?? (this.embeddedRuns && find_run(this.embeddedRuns[0]))
@@ -85,7 +85,7 @@
     async setRuns(ids) {
       if (find_run(ids.A)?.task !== find_run(ids.B)?.task || ids.A === ids.B) ids = { ...ids, B: "" };
       if (!ids.B && ids.A !== this.ids.A) {
-        const other = partnerOf(find_run(ids.A), listing.runs.filter((run) => run.offers?.includes("passages")));
+        const other = partnerOf(find_run(ids.A), task_runs().filter((run) => run.offers?.includes("passages")));
         ids = { ...ids, B: other?.id ?? "" };
       }
       this.ids = ids;

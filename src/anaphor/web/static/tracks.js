@@ -2,6 +2,7 @@
 // The points of the runs, fetched by cursor: only what is new travels. Runs are held from view to view.
 
 const FIRST_PORTION = 3, PORTION = 10; // runs in one question for whole curves
+const KNOWN_PORTION = 300; // in one question for what is new: an address has a largest length
 const WHOLE = 100000; // the most rows of a run in an answer
 const POINTS = 500; // asked for each run; a curve with more rows is thinned by the server
 
@@ -39,12 +40,20 @@ class Track {
   }
 
   reset() {
+    this.resetRows();
+    this.logCursor = "";
+    this.log = new Columns(); // the step log: a row every few seconds, before the first validation too
+    this.logTotal = 0;
+    this.logDetail = null;
+    this.touch();
+  }
+
+  resetRows() {
     this.cursor = "";
     this.columns = new Columns();
     this.total = 0; // rows in the file
     this.fresh = 0; // rows that came by cursor, not thinned
     this.detail = null;
-    this.touch();
   }
 
   touch() {
@@ -57,7 +66,7 @@ class Track {
     const failed = this.error;
     this.error = answer.error ?? "";
     if (answer.error) return !failed;
-    if (answer.restart) this.reset();
+    if (answer.restart) this.resetRows();
     const before = this.columns.rows;
     if (this.cursor) this.fresh += answer.columns.step?.length ?? 0;
     this.columns.append(answer.columns);
@@ -65,13 +74,26 @@ class Track {
     this.total = answer.rows;
     this.torn = Boolean(answer.torn);
     this.damaged = (answer.restart ? 0 : this.damaged ?? 0) + (answer.damaged ?? 0);
-    if (this.columns.rows === before && !answer.restart) return false;
+    const logged = this.takeLog(answer.log);
+    if (this.columns.rows === before && !answer.restart && !logged) return false;
     this.touch();
     return true;
   }
 
+  // True where the step log has changed.
+  takeLog(answer) {
+    if (!answer) return false; // a report of an earlier version
+    if (answer.restart) [this.log, this.logDetail] = [new Columns(), null];
+    const before = this.log.rows;
+    if (this.logCursor) this.fresh += answer.columns.step?.length ?? 0;
+    this.log.append(answer.columns);
+    this.logCursor = answer.cursor;
+    this.logTotal = answer.rows;
+    return this.log.rows !== before || answer.restart;
+  }
+
   get thinned() {
-    return this.total > this.columns.rows;
+    return this.total > this.columns.rows || this.logTotal > this.log.rows;
   }
 
   // Rows in more detail for a part of the steps; what has come later is held anyway.
@@ -79,6 +101,9 @@ class Track {
     const columns = new Columns(), steps = this.columns.get("step");
     columns.append(answer.columns);
     this.detail = { part, from, to: Math.min(to, steps[steps.length - 1]), columns };
+    const log = new Columns(), logged = this.log.get("step");
+    log.append(answer.log?.columns ?? {});
+    this.logDetail = { from, to: Math.min(to, logged[logged.length - 1]), columns: log };
     this.touch();
   }
 
@@ -89,10 +114,13 @@ class Track {
     return this.cache.get(key);
   }
 
+  // Of what is logged both ways, such as the training loss, the curve with more points.
   collect(xname, yname) {
-    const xs = [], ys = [], steps = this.columns.get("step"), { detail } = this;
+    const isLogged = this.logTotal > this.total && this.log.get(yname).some(Number.isFinite);
+    const whole = isLogged ? this.log : this.columns, detail = isLogged ? this.logDetail : this.detail;
+    const xs = [], ys = [], steps = whole.get("step");
     const add = (columns, first, last) => {
-      const x = columns.get(xname), y = columns.get(yname);
+      const x = isLogged && xname !== "step" ? this.along(xname, columns.get("step")) : columns.get(xname), y = columns.get(yname);
       for (let at = first; at < Math.min(last, x.length, y.length); at++)
         if (Number.isFinite(x[at]) && Number.isFinite(y[at]) && !(x[at] < xs[xs.length - 1])) {
           xs.push(x[at]);
@@ -100,11 +128,22 @@ class Track {
         }
     };
     if (detail) {
-      add(this.columns, 0, lowerBound(steps, detail.from));
+      add(whole, 0, lowerBound(steps, detail.from));
       add(detail.columns, 0, detail.columns.rows);
-      add(this.columns, lowerBound(steps, detail.to + 1e-9), this.columns.rows);
-    } else add(this.columns, 0, this.columns.rows);
+      add(whole, lowerBound(steps, detail.to + 1e-9), whole.rows);
+    } else add(whole, 0, whole.rows);
     return { x: Float64Array.from(xs), y: Float64Array.from(ys) };
+  }
+
+  // Epochs, counts or seconds at steps of the log, along the validations; NaN as long as there is none.
+  along(xname, steps) {
+    const known = this.columns.get("step"), values = this.columns.get(xname), last = values.length - 1;
+    return steps.map((step) => {
+      const right = Math.min(lowerBound(known, step), last), left = right - 1;
+      if (right < 0) return NaN;
+      const from = left < 0 ? 0 : known[left], start = left < 0 ? 0 : values[left];
+      return start + ((step - from) / (known[right] - from)) * (values[right] - start);
+    });
   }
 }
 
@@ -122,11 +161,12 @@ async function fetchTracks(ids, arrived) {
   const wanted = ids.map(trackOf);
   // A page that stays open for long collects rows that were never thinned: ask for such a run from its beginning.
   for (const track of wanted) if (track.fresh > 4 * POINTS) track.reset();
-  const known = wanted.filter((track) => track.cursor), fresh = wanted.filter((track) => !track.cursor);
-  const portions = live && known.length ? [known] : [];
+  const known = wanted.filter((track) => track.cursor || track.logCursor), fresh = wanted.filter((track) => !track.cursor && !track.logCursor);
+  const portions = [];
+  while (live && known.length) portions.push(known.splice(0, KNOWN_PORTION));
   while (fresh.length) portions.push(fresh.splice(0, !live ? 1 : portions.length ? PORTION : FIRST_PORTION));
   for (const portion of portions) {
-    const params = { runs: portion.map((track) => `${track.id}:${track.cursor}`).join(), points: POINTS };
+    const params = { runs: portion.map((track) => `${track.id}:${track.cursor}${track.logCursor ? `:${track.logCursor}` : ""}`).join(), points: POINTS };
     if (!has(keyOf("GET", "/api/curves", params))) continue;
     const answer = await ask("/api/curves", params);
     const changed = Object.entries(answer.runs).filter(([id, one]) => tracks.get(id)?.take(one)).map(([id]) => id);
@@ -150,11 +190,12 @@ async function fetchWhole(ids) {
 
 // More detail for a part of the x axis, of those runs whose curves are thinned; in portions too, as long as `wanted()`.
 async function refineTracks(ids, xname, [low, high], wanted, arrived) {
-  const thinned = ids.map(trackOf).filter((track) => track.thinned && track.columns.rows);
+  const stepped = (track) => (track.columns.rows ? track.columns : track.log); // before the first validation
+  const thinned = ids.map(trackOf).filter((track) => track.thinned && stepped(track).get(xname).length);
   if (!live || !thinned.length) return;
   const from = [], to = [];
   for (const track of thinned) {
-    const x = track.columns.get(xname), step = track.columns.get("step");
+    const x = stepped(track).get(xname), step = stepped(track).get("step");
     from.push(step[Math.max(0, lowerBound(x, low) - 1)]);
     to.push(step[Math.min(step.length - 1, lowerBound(x, high))]);
   }

@@ -66,7 +66,7 @@ class Switch {
 // Runs that offer one of the verbs, as options of a select, grouped by task.
 function runOptions(verbs, keep = () => true) {
   const tasks = new Map();
-  for (const run of listing.runs) {
+  for (const run of live ? task_runs() : listing.runs) {
     if (!run.offers?.some((verb) => verbs.includes(verb)) || !keep(run)) continue;
     if (!tasks.has(run.task)) tasks.set(run.task, []);
     tasks.get(run.task).push([run.id, run_name(run.id)]);

@@ -1,0 +1,31 @@
+"""Labels of columns: one name and unit for a value, wherever it is shown."""
+
+import pytest
+
+from anaphor.metrics.labels import Label, label_column
+
+METRICS = {"loss": Label("loss", "nats per token"), "top5": Label("top-5 accuracy")}
+
+
+@pytest.mark.parametrize(
+    ("column", "axis"),
+    [
+        ("valid.loss", "validation loss (nats per token)"),
+        ("test.top5", "test top-5 accuracy"),
+        ("train_loss", "training loss (nats per token)"),
+        ("loss", "loss (nats per token)"),
+        ("lr", "learning rate"),
+        ("grad_norm", "gradient norm"),
+        ("throughput", "speed (tokens/s)"),
+        ("seconds_left", "time left (s)"),
+        ("count", "training tokens"),
+        ("valid.my_metric", "validation my metric"),
+        ("my_value", "my value"),
+    ],
+)
+def test_a_column_is_called_by_its_split_metric_and_unit(column, axis):
+    assert label_column(column, METRICS, "tokens").axis == axis
+
+
+def test_where_nothing_says_what_is_counted_it_is_items():
+    assert label_column("throughput", {}, None).axis == "speed (items/s)"
