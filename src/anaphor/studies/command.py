@@ -6,7 +6,8 @@ import heapq
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from anaphor.errors import AnaphorError, ConfigError, count_noun
 from anaphor.progress import duration
 from anaphor.studies.axes import format_setting
 from anaphor.studies.cell import make_cell
+from anaphor.studies.claims import Claims, refuse_workers
 from anaphor.studies.engines import ENGINES, Engine, build_engine
 from anaphor.studies.import_runs import import_runs
 from anaphor.studies.progress import make_progress
 from anaphor.studies.report import report
-from anaphor.studies.spec import StudySpec
+from anaphor.studies.shared_folder import choose_log, join_folder, run_shared
+from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import FINAL, Study, validate_data, validate_sealed
 from anaphor.studies.study_folder import lock_study
 from anaphor.studies.validation import estimate_range, validate_study
@@ -36,24 +39,70 @@ def run_study(spec: StudySpec, folder: Path, options: Options) -> int:
     validate_data([spec.example_setting()] if settings is None else settings, spec.task)
     if not options.force:
         validate_sealed(spec, folder, options.threads)
+    run = run_worker if options.worker else run_alone
+    result = run(spec, folder, settings, options)
+    if result is None:
+        return 0
+    print_result(result, options)
+    cells = result["cells"]
+    return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
+
+
+def run_alone(
+    spec: StudySpec, folder: Path, settings: Sequence[Setting] | None, options: Options
+) -> dict[str, Any] | None:
+    """The result of a study that is run by this process alone."""
     with (
         make_engine(options, spec.base["device"]) as engine,
         lock_study(folder),
         make_progress(spec, settings, engine.slots) as progress,
     ):
+        refuse_workers(folder)
         study = Study(spec, folder, engine, progress, options.threads)
         if options.of is not None:
             import_runs(spec, study.cells_folder, options.of, options.threads)
-        try:
+        with explain_interruption(study):
             study.run()
+            return report(study, force=options.force)
+
+
+def run_worker(
+    spec: StudySpec, folder: Path, settings: Sequence[Setting] | None, options: Options
+) -> dict[str, Any] | None:
+    """The result of a study that workers share; None where another one reports."""
+    with (
+        join_folder(spec, folder) as claims,  # which are given back when the engine has stopped its cells
+        make_engine(options, spec.base["device"]) as engine,
+        make_progress(spec, settings, engine.slots) as progress,
+    ):
+        study = Study(spec, folder, engine, progress, options.threads, claims, choose_log(folder))
+        with explain_interruption(study):
+            if not run_shared(study, claims):
+                print_leaving(folder, claims, options)
+                return None
             result = report(study, force=options.force)
-        except KeyboardInterrupt:
-            study.log("interrupted")
-            message = f"interrupted; finished cells are in {folder}: resume with the same command"
-            raise KeyboardInterrupt(message) from None
-    print_result(result, options)
-    cells = result["cells"]
-    return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
+            claims.release(claims.report)
+            return result
+
+
+@contextmanager
+def explain_interruption(study: Study) -> Iterator[None]:
+    """Where the study is interrupted, log it, and say how to resume it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        study.log("interrupted")
+        message = f"interrupted; finished cells are in {study.folder}: resume with the same command"
+        raise KeyboardInterrupt(message) from None
+
+
+def print_leaving(folder: Path, claims: Claims, options: Options) -> None:
+    """Say that this worker has nothing left to do."""
+    holder = str(claims.find_holder(claims.report) or "another worker")
+    if options.json:
+        print(json.dumps({"study": str(folder), "reported_by": holder}))
+    else:
+        print(f"no cell of {folder} is left for this worker; {holder} reports when all are done")
 
 
 def make_engine(options: Options, device: str) -> Engine:

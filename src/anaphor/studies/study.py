@@ -9,6 +9,7 @@ import json
 import math
 import signal
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -24,6 +25,7 @@ from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.files import append_file, delete, replace_file, write_file
 from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.cell import STATUS, STOP, TEST, Cell, is_damaged, make_cell, read_json
+from anaphor.studies.claims import Alone, Sharing
 from anaphor.studies.engines import TERMINATED, Engine, Job, JobResult
 from anaphor.studies.search import ListProposals, Proposals, find_pruned, make_proposals
 from anaphor.studies.spec import GOALS, Setting, StudySpec
@@ -35,6 +37,7 @@ from anaphor.yaml_files import read_mapping
 
 SEARCH_KEYS = ("task", "base", "method", "metric", "parameters", "seeds", "trials")  # they decide a search
 MAX_RESTARTS = 5  # of a cell whose process is killed by a signal, before it counts as failed
+POLL = 0.5  # seconds between two looks at what others do
 FINAL = ("finished", "diverged", "stopped")  # statuses that remain when the study is run again
 BAD = ("diverged", "stopped")  # statuses for which a search counts a setting as infinitely bad
 
@@ -67,6 +70,10 @@ class Study:
     engine: Engine
     callback: StudyCallback
     threads: int = 1
+    sharing: Sharing = field(default_factory=Alone)
+    """How its work is shared with other processes that run it in the same folder."""
+    log_file: Path | None = None
+    """Log of this process; that of the study if not given."""
     cells: list[Cell] = field(default_factory=list)
     _queue: deque[Cell] = field(default_factory=deque)
     _queued: set[str] = field(default_factory=set)
@@ -77,31 +84,41 @@ class Study:
     _logged: set[str] = field(default_factory=set)
     """Keys of the cells whose final status is in the log."""
 
-    def run(self) -> None:
-        """Train the missing cells: those that tune, if any, and then those that are compared."""
+    def run(self) -> bool:
+        """Train the missing cells: those that tune, if any, and then those that are compared. Returns whether all are
+        done, or others that share the folder are left to finish them."""
         spec = self.spec
         proposals = make_proposals(spec, self.folder)
-        text = yaml.safe_dump(spec.to_plain(), sort_keys=False, allow_unicode=True)
-        replace_file(self.folder / STUDY, text.encode())
+        if not self.sharing.is_shared or not (self.folder / STUDY).exists():
+            self.write_spec()
         self._logged = read_logged(self.folder / LOG)
         prune = self._prune if spec.prune else lambda running: None
-        self._train(proposals, spec.tuning_seeds if spec.tune else spec.seeds, prune)
         if spec.tune:
+            self._train(proposals, spec.tuning_seeds, prune, lambda: True)
             chosen = [choice.setting for choice in choose_values(spec, self.cells) if choice.setting is not None]
-            self._train(ListProposals(chosen), spec.seeds)
+            proposals, prune = ListProposals(chosen), lambda running: None
+        self._train(proposals, spec.seeds, prune, self.sharing.stays)
+        return not self._queue
+
+    def write_spec(self) -> None:
+        """Write the study as it is now."""
+        text = yaml.safe_dump(self.spec.to_plain(), sort_keys=False, allow_unicode=True)
+        replace_file(self.folder / STUDY, text.encode())
 
     def _train(
         self,
         proposals: Proposals,
         seeds: Sequence[int],
-        on_wait: Callable[[list[Cell]], None] = lambda running: None,
+        on_wait: Callable[[list[Cell]], None],
+        stays: Callable[[], bool],
     ) -> None:
-        """Train the missing cells of some settings."""
+        """Train the missing cells of some settings. `stays` says whether to wait for those that others train."""
         self._run_jobs(
             lambda: self._next(proposals, seeds),
             lambda cell: self._submit(cell, self._count_following(proposals)),
             lambda cell, result: self._finish(proposals, cell, result),
             on_wait,
+            lambda: bool(self._queue) and stays(),
         )
 
     def _count_following(self, proposals: Proposals) -> int:
@@ -117,14 +134,22 @@ class Study:
         submit: Callable[[Cell], Future[JobResult]],
         finish: Callable[[Cell, JobResult], None],
         on_wait: Callable[[list[Cell]], None] = lambda running: None,
+        stays: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Run all cells. A cell whose process is killed is restarted, unless the study stopped it."""
+        """Run all cells, and wait for those of others while it `stays`.
+
+        A cell whose process is killed is restarted, unless the study stopped it.
+        """
         running: dict[Future[JobResult], tuple[Cell, int]] = {}
         while True:
             while len(running) < self.engine.slots and (cell := next_cell()) is not None:
                 running[submit(cell)] = (cell, 1)
+            self.sharing.check()
             if not running:
-                return
+                if not stays():
+                    return
+                time.sleep(POLL)
+                continue
             for future in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
                 cell, attempt = running.pop(future)
                 result = read_result(future)
@@ -140,7 +165,7 @@ class Study:
 
     def _next(self, proposals: Proposals, seeds: Sequence[int]) -> Cell | None:
         """The next cell to train. Settings are requested one by one, because a search uses earlier results."""
-        while not self._queue:
+        while (cell := self._take_queued(proposals)) is None:
             setting = proposals.next()
             if setting is None:
                 return None
@@ -156,7 +181,27 @@ class Study:
                 self._queued |= set(left)
             else:
                 proposals.report(setting, self._mean(cells))
-        return self._queue.popleft()
+        return cell
+
+    def _take_queued(self, proposals: Proposals) -> Cell | None:
+        """The first queued cell that no other process works on; None where there is none."""
+        for cell in list(self._queue):
+            if self.sharing.is_done_by_other(cell.key) or not self.sharing.take(cell.key):
+                status = cell.status(self.spec)
+                is_done = status in FINAL or self.sharing.is_done_by_other(cell.key)
+            else:  # it may have been finished just before
+                status = cell.status(self.spec) if self.sharing.is_shared else ""
+                is_done = status in FINAL
+                if not is_done:
+                    self._queue.remove(cell)
+                    return cell
+                self.sharing.release(cell.key)
+            if is_done:
+                self._queue.remove(cell)
+                if status in FINAL:  # the one that trained it may have been killed before it said so
+                    self.log(status, cell)
+                self._settle(proposals, cell, status, self.reason(cell, status))
+        return None
 
     def _add_cells(self, setting: Setting, seeds: Sequence[int]) -> list[Cell]:
         """New cells of a setting."""
@@ -189,6 +234,11 @@ class Study:
         trust_run(cell.folder)  # a worker of Ray may have another home folder
         reason = self.reason(cell, status)
         self.log(status, cell, **({"reason": reason} if reason else {}))
+        self.sharing.release(cell.key)
+        self._settle(proposals, cell, status, reason)
+
+    def _settle(self, proposals: Proposals, cell: Cell, status: str, reason: str) -> None:
+        """A cell is done, whoever has trained it."""
         self._done.add(cell.key)
         for same in self.cells:
             if same.key == cell.key:
@@ -232,7 +282,7 @@ class Study:
         if cell is not None:
             line |= {"cell": cell.key, "parameters": cell.setting.labels, "seed": cell.seed}
         line = replace_nonfinite({**line, **details})
-        append_file(self.folder / LOG, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        append_file(self.log_file or self.folder / LOG, json.dumps(line, ensure_ascii=False).encode() + b"\n")
         if cell is not None and event in FINAL:
             self._logged.add(cell.key)
 

@@ -57,6 +57,8 @@ class Options:
     """Engine that runs the cells: local (processes of this machine) or ray (a cluster)."""
     address: str | None = None
     """Address of a Ray cluster (a new one on this machine if not given)."""
+    worker: bool = False
+    """Share the folder with other workers, on any machine that sees it; the first one that is free reports."""
     workers: int | None = None
     """Number of local processes (one for each core, or --per-device for each GPU, if not given)."""
     per_device: int = 4
@@ -83,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
         import_file(path)
     spec = build_spec(options)
     folder = options.out or Path("studies") / default_name(spec)
-    if not options.dry_run:
+    if not (options.dry_run or options.worker):
         refuse_running(folder)  # before torch is imported: a folder that is in use is refused at once
     from anaphor.studies.command import print_cells, run_study
 
@@ -103,6 +105,9 @@ def build_spec(options: Options) -> StudySpec:
     """The study, overridden by the command line."""
     for name in ("threads", "per_device", "workers"):
         check_range(1, MAX_WORKERS, **{name: getattr(options, name)})
+    if options.worker and (options.of is not None or options.dry_run):
+        other = "--dry-run" if options.dry_run else "--of"
+        raise ConfigError(f"--worker trains the cells of a study with others: leave it out with {other}")
     if options.of is not None:
         from anaphor.studies.import_runs import read_study_of
 
@@ -132,7 +137,10 @@ def build_spec(options: Options) -> StudySpec:
         changes["prune"] = True
     if options.callbacks:
         changes["callbacks"] = (*spec.callbacks, *map(resolve_callback, options.callbacks))
-    return dataclasses.replace(spec, **changes)
+    spec = dataclasses.replace(spec, **changes)
+    if options.worker and spec.is_search:
+        raise ConfigError(f"method {spec.method} draws settings by earlier results: --worker needs grid, zip or list")
+    return spec
 
 
 def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
