@@ -108,20 +108,31 @@ def build_spec(options: Options) -> StudySpec:
     if options.worker and (options.of is not None or options.dry_run):
         other = "--dry-run" if options.dry_run else "--of"
         raise ConfigError(f"--worker trains the cells of a study with others: leave it out with {other}")
+    spec = _override(_read_given(options), options)
+    if options.worker and spec.is_search:
+        raise ConfigError(f"method {spec.method} draws settings by earlier results: --worker needs grid, zip or list")
+    return spec
+
+
+def _read_given(options: Options) -> StudySpec:
+    """The study that is named, with the settings that are given."""
     if options.of is not None:
         from anaphor.studies.import_runs import read_study_of
 
         if any(given is not None for given in (options.data, options.init, options.seeds)) or options.set:
             raise ConfigError(f"--of {options.of} has its own settings: leave out --data, --init, --seeds and --set")
-        spec = read_study_of(options.of, find_study_file(options.study))
-    else:
-        spec = read_study(find_study_file(options.study), data=options.data)
-        given = dict(read_assignment(word) for word in options.set)
-        if options.init is not None:
-            given["init"] = options.init
-        for name in [*given, *(["data"] if options.data is not None else [])]:
-            refuse_varied(spec, name, options.study)
-        spec = spec.with_base(**given)
+        return read_study_of(options.of, find_study_file(options.study))
+    spec = read_study(find_study_file(options.study), data=options.data)
+    given = dict(read_assignment(word) for word in options.set)
+    if options.init is not None:
+        given["init"] = options.init
+    for name in [*given, *(["data"] if options.data is not None else [])]:
+        refuse_varied(spec, name, options.study)
+    return spec.with_base(**given)
+
+
+def _override(spec: StudySpec, options: Options) -> StudySpec:
+    """The study with other seeds, metric, test and device."""
     device = None if options.of is not None else spec.base.get("device")  # a run may be measured on another device
     spec = spec.with_base(device=options.device or device or "auto")
     changes: dict[str, Any] = {}
@@ -137,10 +148,7 @@ def build_spec(options: Options) -> StudySpec:
         changes["prune"] = True
     if options.callbacks:
         changes["callbacks"] = (*spec.callbacks, *map(resolve_callback, options.callbacks))
-    spec = dataclasses.replace(spec, **changes)
-    if options.worker and spec.is_search:
-        raise ConfigError(f"method {spec.method} draws settings by earlier results: --worker needs grid, zip or list")
-    return spec
+    return dataclasses.replace(spec, **changes)
 
 
 def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
