@@ -4,8 +4,17 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on first use
+if TYPE_CHECKING:  # names for type checkers and editors; at run time they are looked up on first use
+    from anaphor import config as config
+    from anaphor import draw as draw
+    from anaphor import errors as errors
+    from anaphor import inspect as inspect
+    from anaphor import interchange as interchange
+    from anaphor import mixers as mixers
+    from anaphor import models as models
+    from anaphor import taps as taps
     from anaphor.api import execute as execute
+    from anaphor.api import load_run as load_run
     from anaphor.api import train as train
     from anaphor.data.masked_batches import MaskedBatch as MaskedBatch
     from anaphor.data.masked_batches import MaskedBatches as MaskedBatches
@@ -18,11 +27,32 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.inspect import recorded as recorded
     from anaphor.interchange.conversion import convert as convert
     from anaphor.interchange.conversion import export as export
+    from anaphor.labs.lab import LABS as LABS
+    from anaphor.metrics.bleu import bleu as bleu
+    from anaphor.metrics.bleu import corpus_bleu as corpus_bleu
+    from anaphor.metrics.bleu import ngram_counts as ngram_counts
     from anaphor.metrics.result import Metric as Metric
     from anaphor.metrics.result import Result as Result
+    from anaphor.mixers import MIXERS as MIXERS
     from anaphor.mixers import Span as Span
+    from anaphor.mixers import count_bytes as count_bytes
+    from anaphor.mixers import detach as detach
+    from anaphor.mixers import mixer_spec as mixer_spec
+    from anaphor.mixers import select_rows as select_rows
+    from anaphor.models import FFN as FFN
+    from anaphor.models import PRESETS as PRESETS
+    from anaphor.models import AttentionHead as AttentionHead
+    from anaphor.models import AttentionResidual as AttentionResidual
+    from anaphor.models import BilinearAttention as BilinearAttention
+    from anaphor.models import DialogueGPT as DialogueGPT
+    from anaphor.models import DialogueLoss as DialogueLoss
     from anaphor.models import LanguageModel as LanguageModel
     from anaphor.models import LanguageModelSpec as LanguageModelSpec
+    from anaphor.models import MultiHeadedAttention as MultiHeadedAttention
+    from anaphor.models import PatchEmbed as PatchEmbed
+    from anaphor.models import Seq2Seq as Seq2Seq
+    from anaphor.models import Seq2SeqSpec as Seq2SeqSpec
+    from anaphor.models import Transformer as Transformer
     from anaphor.models import build as build
     from anaphor.models import build_seq2seq as build_seq2seq
     from anaphor.models import preset as preset
@@ -39,12 +69,16 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.registry import register_task as register_task
     from anaphor.registry import register_tokenizer as register_tokenizer
     from anaphor.registry import register_verb as register_verb
+    from anaphor.studies import StudySpec as StudySpec
+    from anaphor.studies import read_study as read_study
     from anaphor.tasks.evaluations import Evaluation as Evaluation
     from anaphor.tasks.evaluations import Variant as Variant
+    from anaphor.tasks.lm import LanguageRunSpec as LanguageRunSpec
     from anaphor.tasks.model_options import LanguageModelSection as LanguageModelSection
     from anaphor.tasks.token_experiment import TokenExperiment as TokenExperiment
     from anaphor.tasks.token_experiment import position_metrics as position_metrics
     from anaphor.tasks.token_experiment import score_positions as score_positions
+    from anaphor.tasks.translate import TranslationRunSpec as TranslationRunSpec
     from anaphor.trace import trace as trace
     from anaphor.training.callbacks import Callback as Callback
     from anaphor.training.callbacks import EvaluationInfo as EvaluationInfo
@@ -53,7 +87,6 @@ if TYPE_CHECKING:  # names for type checkers; at run time they are looked up on 
     from anaphor.training.experiment import Experiment as Experiment
     from anaphor.training.experiment import Loss as Loss
     from anaphor.training.load import Run as Run
-    from anaphor.training.load import load_run as load_run
     from anaphor.training.spec import RunSpec as RunSpec
     from anaphor.training.task import TaskDefinition as TaskDefinition
     from anaphor.web.inference import compare_runs as compare_runs
@@ -69,7 +102,7 @@ if "OMP_WAIT_POLICY" not in os.environ:  # the user's own choice; a spin count w
 # Looked up on first use, so that `anaphor --help` need not wait for torch.
 _PACKAGES = ("config", "draw", "errors", "inspect", "interchange", "mixers", "models", "taps", "trace")
 _PUBLIC = {
-    "anaphor.api": ("execute", "train"),
+    "anaphor.api": ("execute", "load_run", "train"),
     "anaphor.data.masked_batches": ("MaskedBatch", "MaskedBatches"),
     "anaphor.errors": ("AnaphorError", "CheckpointError", "ConfigError", "DataError", "Diverged"),
     "anaphor.imported_files": ("import_file",),
@@ -98,7 +131,7 @@ _PUBLIC = {
         "preset",
     ),
     "anaphor.interchange.conversion": ("convert", "export"),
-    "anaphor.training.load": ("Run", "load_run"),
+    "anaphor.training.load": ("Run",),
     "anaphor.registry": (
         "register_callback",
         "register_dataset",
@@ -129,14 +162,18 @@ _RUN_SPECS = {"LanguageRunSpec": "lm", "TranslationRunSpec": "translate"}
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    home = f"anaphor.{name}" if name in _PACKAGES else _HOME.get(name)
-    if home is not None:
-        _require_shelf(home, f"anaphor.{name}")
-        return import_module(home) if name in _PACKAGES else getattr(import_module(home), name)
-    if name in _RUN_SPECS:
-        return import_module("anaphor.registry").TASKS[_RUN_SPECS[name]].run_spec
-    raise AttributeError(f"module 'anaphor' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take every name for known
+
+    def __getattr__(name: str) -> Any:
+        home = f"anaphor.{name}" if name in _PACKAGES else _HOME.get(name)
+        if home is not None:
+            _require_shelf(home, f"anaphor.{name}")
+            return import_module(home) if name in _PACKAGES else getattr(import_module(home), name)
+        if name in _RUN_SPECS:
+            return import_module("anaphor.registry").TASKS[_RUN_SPECS[name]].run_spec
+        if (new := import_module("anaphor.deprecated").find_renamed(name)) is not None:
+            return __getattr__(new)
+        raise AttributeError(f"module 'anaphor' has no attribute {name!r}")
 
 
 def _require_shelf(module: str, what: str) -> None:

@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from anaphor.config import check_fields, look_up
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, print_warning
 from anaphor.imported_files import import_file, suggest_imports
 from anaphor.plain_values import plain_value
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS
+from anaphor.training import load
 from anaphor.training.callbacks import Callback, check_callback
 from anaphor.training.device import check_hardware
-from anaphor.training.load import Run, load_run
+from anaphor.training.load import BEST, Run, Warn
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
 from anaphor.training.paths import locate_paths
@@ -26,8 +27,101 @@ from anaphor.training.spec import RunSpec, merge_settings, read_base_settings
 from anaphor.training.task import TaskDefinition, recipe_file
 from anaphor.typecheck import check_value, checks_arguments
 
+if TYPE_CHECKING:
+    from anaphor.data.pairs import PairTokenizers
+    from anaphor.data.tokenizer import Tokenizer
+    from anaphor.models import ImageClassifier, LanguageModel, Seq2Seq, TextEncoder
+    from anaphor.tasks.classify import ClassifyRunSpec
+    from anaphor.tasks.classify.experiment import ClassifyExperiment
+    from anaphor.tasks.images import ImageRunSpec
+    from anaphor.tasks.images.experiment import ImageExperiment
+    from anaphor.tasks.lm import LanguageRunSpec
+    from anaphor.tasks.lm.experiment import LanguageModelExperiment
+    from anaphor.tasks.translate import TranslationRunSpec
+    from anaphor.tasks.translate.experiment import TranslationExperiment
+
+    LanguageRun: TypeAlias = Run[LanguageModel, Tokenizer, LanguageModelExperiment, LanguageRunSpec]
+    TranslationRun: TypeAlias = Run[Seq2Seq, PairTokenizers, TranslationExperiment, TranslationRunSpec]
+    ImageRun: TypeAlias = Run[ImageClassifier, Any, ImageExperiment, ImageRunSpec]
+    TextRun: TypeAlias = Run[TextEncoder, Tokenizer, ClassifyExperiment, ClassifyRunSpec]
+
 OPTIONS = ("resume", "force", "overwrite", "no_test", "tensorboard", "save_minutes", "threads")
 """Flags of `anaphor train` that are no settings of a run."""
+
+
+@overload
+def train(
+    task: Literal["lm"],
+    *,
+    out: Path | str | None = None,
+    recipe: str | None = None,
+    config: Path | str | None = None,
+    imports: Iterable[Path | str] = (),
+    progress: bool = True,
+    callback: Callback | None = None,
+    callbacks: Iterable[Callback | str] = (),
+    **flags: Any,
+) -> LanguageRun: ...
+
+
+@overload
+def train(
+    task: Literal["translate"],
+    *,
+    out: Path | str | None = None,
+    recipe: str | None = None,
+    config: Path | str | None = None,
+    imports: Iterable[Path | str] = (),
+    progress: bool = True,
+    callback: Callback | None = None,
+    callbacks: Iterable[Callback | str] = (),
+    **flags: Any,
+) -> TranslationRun: ...
+
+
+@overload
+def train(
+    task: Literal["images"],
+    *,
+    out: Path | str | None = None,
+    recipe: str | None = None,
+    config: Path | str | None = None,
+    imports: Iterable[Path | str] = (),
+    progress: bool = True,
+    callback: Callback | None = None,
+    callbacks: Iterable[Callback | str] = (),
+    **flags: Any,
+) -> ImageRun: ...
+
+
+@overload
+def train(
+    task: Literal["classify"],
+    *,
+    out: Path | str | None = None,
+    recipe: str | None = None,
+    config: Path | str | None = None,
+    imports: Iterable[Path | str] = (),
+    progress: bool = True,
+    callback: Callback | None = None,
+    callbacks: Iterable[Callback | str] = (),
+    **flags: Any,
+) -> TextRun: ...
+
+
+@overload
+def train(
+    task: str,
+    *,
+    out: Path | str | None = None,
+    recipe: str | None = None,
+    config: Path | str | None = None,
+    imports: Iterable[Path | str] = (),
+    progress: bool = True,
+    callback: Callback | None = None,
+    callbacks: Iterable[Callback | str] = (),
+    **flags: Any,
+) -> Run: ...
 
 
 @checks_arguments
@@ -89,7 +183,95 @@ def train(
         result, _ = train_run(spec, folder, callback, options)
     if result["status"] == "stopped" and "valid" not in result:  # else the minutes were over before it was scored
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
-    return load_run(folder, device=spec.device)
+    return load.load_run(folder, device=spec.device)
+
+
+@overload
+def load_run(
+    folder: Path | str,
+    *,
+    task: Literal["lm"],
+    device: str = "auto",
+    threads: int | None = None,
+    force: bool = False,
+    trust: bool = False,
+    checkpoint: str | int = BEST,
+    warn: Warn = print_warning,
+) -> LanguageRun: ...
+
+
+@overload
+def load_run(
+    folder: Path | str,
+    *,
+    task: Literal["translate"],
+    device: str = "auto",
+    threads: int | None = None,
+    force: bool = False,
+    trust: bool = False,
+    checkpoint: str | int = BEST,
+    warn: Warn = print_warning,
+) -> TranslationRun: ...
+
+
+@overload
+def load_run(
+    folder: Path | str,
+    *,
+    task: Literal["images"],
+    device: str = "auto",
+    threads: int | None = None,
+    force: bool = False,
+    trust: bool = False,
+    checkpoint: str | int = BEST,
+    warn: Warn = print_warning,
+) -> ImageRun: ...
+
+
+@overload
+def load_run(
+    folder: Path | str,
+    *,
+    task: Literal["classify"],
+    device: str = "auto",
+    threads: int | None = None,
+    force: bool = False,
+    trust: bool = False,
+    checkpoint: str | int = BEST,
+    warn: Warn = print_warning,
+) -> TextRun: ...
+
+
+@overload
+def load_run(
+    folder: Path | str,
+    *,
+    task: str | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    force: bool = False,
+    trust: bool = False,
+    checkpoint: str | int = BEST,
+    warn: Warn = print_warning,
+) -> Run: ...
+
+
+def load_run(folder: Path | str, *, task: str | None = None, **options: Any) -> Run:
+    """A run with the best weights that can be read, or those of another checkpoint. The global random state is left
+    alone.
+
+    Args:
+        folder: The folder of the run.
+        task: The task that it must be of; type checkers then know its model and tokenizer.
+        **options: `device`: where the model is put, auto, cpu or cuda; `checkpoint`: which weights, `best` (by
+            validation), `last`, or the step of a checkpoint that is there; `threads`: CPU threads of this process from
+            now on; `force`: accept an imported file that was edited since the run was trained; `trust`: the run is your
+            own, read the data that it names wherever it was trained; `warn`: is called with each warning.
+    """
+    run = load.load_run(folder, **options)
+    if task is not None and run.spec.task != task:
+        raise ConfigError(f"{folder} was trained by `train {run.spec.task}`, and task={task!r} was asked for")
+    return run
 
 
 def execute(

@@ -50,6 +50,6 @@ def find_renamed(name: str, renamed: Mapping[str, Renamed] | None = None) -> str
     warnings.warn(
         f"anaphor.{name} is now anaphor.{entry.new}; the old name is removed in anaphor {removed_in(entry.since)}",
         AnaphorDeprecationWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
     return entry.new

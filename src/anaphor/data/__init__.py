@@ -38,10 +38,12 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'anaphor.data' has no attribute {name!r}")
-    return getattr(import_module(f"anaphor.{_HOME[name]}"), name)
+if not TYPE_CHECKING:  # which would take every name for known
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'anaphor.data' has no attribute {name!r}")
+        return getattr(import_module(f"anaphor.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

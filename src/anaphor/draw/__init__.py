@@ -39,7 +39,7 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def curves(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    series: Mapping[str, tuple[Sequence[float] | NDArray[Any], Sequence[float] | NDArray[Any]]],
     path: Path,
     *,
     x_label: str,

@@ -24,11 +24,13 @@ def register() -> None:
     register_verb("export", "write a run as a folder of transformers", "anaphor.interchange.export_verb:run")
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported on first use, so that `anaphor --help` does not wait for torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take every name for known
 
-    from anaphor.interchange import pretrained
+    def __getattr__(name: str) -> Any:
+        """Public names are imported on first use, so that `anaphor --help` does not wait for torch."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    return getattr(pretrained, name)
+        from anaphor.interchange import pretrained
+
+        return getattr(pretrained, name)

@@ -32,10 +32,12 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"anaphor.mixers.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'anaphor.mixers' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take every name for known
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(import_module(f"anaphor.mixers.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'anaphor.mixers' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -114,10 +114,12 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'anaphor.models' has no attribute {name!r}")
-    return getattr(import_module(f"anaphor.models.{_HOME.get(name, 'textbook')}"), name)
+if not TYPE_CHECKING:  # which would take every name for known
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'anaphor.models' has no attribute {name!r}")
+        return getattr(import_module(f"anaphor.models.{_HOME.get(name, 'textbook')}"), name)
 
 
 def __dir__() -> list[str]:

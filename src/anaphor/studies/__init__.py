@@ -18,11 +18,13 @@ def register() -> None:
     )
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported on first use, so that `anaphor --help` does not wait for them."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take every name for known
 
-    from anaphor.studies import spec, study_file
+    def __getattr__(name: str) -> Any:
+        """Public names are imported on first use, so that `anaphor --help` does not wait for them."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    return getattr(study_file if name == "read_study" else spec, name)
+        from anaphor.studies import spec, study_file
+
+        return getattr(study_file if name == "read_study" else spec, name)

@@ -24,14 +24,16 @@ def register() -> None:
     )
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported on first use, so that `anaphor --help` does not wait for torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take every name for known
 
-    from anaphor.trace import graph, tracing
+    def __getattr__(name: str) -> Any:
+        """Public names are imported on first use, so that `anaphor --help` does not wait for torch."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    return getattr(tracing if name in ("Traced", "trace") else graph, name)
+        from anaphor.trace import graph, tracing
+
+        return getattr(tracing if name in ("Traced", "trace") else graph, name)
 
 
 class _CallablePackage(ModuleType):

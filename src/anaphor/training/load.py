@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from torch import Tensor, nn
 
@@ -29,6 +29,19 @@ from anaphor.training.task import TaskDefinition
 from anaphor.training.trusted_data import is_trusted, trust_data
 from anaphor.typecheck import check_arguments, checks_arguments
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Model = TypeVar("Model", bound=nn.Module, default=Any, covariant=True)
+    OwnTokenizer = TypeVar("OwnTokenizer", default=Any, covariant=True)
+    OwnExperiment = TypeVar("OwnExperiment", bound=Experiment, default=Any, covariant=True)
+    Spec = TypeVar("Spec", bound=RunSpec, default=Any, covariant=True)
+else:  # torch brings typing_extensions along, but only type checkers need it
+    from typing import TypeVar
+
+    Model, OwnTokenizer = TypeVar("Model"), TypeVar("OwnTokenizer")
+    OwnExperiment, Spec = TypeVar("OwnExperiment"), TypeVar("Spec")
+
 Warn = Callable[[str], None]
 BEST, LAST = "best", "last"
 """The checkpoints that are chosen without their step."""
@@ -36,19 +49,24 @@ WEIGHTS = ("model", "average")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A trained run. `anaphor.train` and `anaphor.load_run` give one."""
+class Run(Generic[Model, OwnTokenizer, OwnExperiment, Spec]):
+    """A trained run. `anaphor.train` and `anaphor.load_run` give one.
+
+    For type checkers it has the classes of its model, tokenizer, experiment and spec, where the task is known.
+    """
 
     folder: Path
-    experiment: Experiment
+    experiment: OwnExperiment
     """Data, model and scoring."""
     step: int
     """Step of the checkpoint that was loaded: the best one, unless another was asked for."""
 
     @property
-    def spec(self) -> RunSpec:
+    def spec(self) -> Spec:
         """The settings."""
-        return self.experiment.spec
+        spec: Any = self.experiment.spec
+        found: Spec = spec
+        return found
 
     @property
     def task(self) -> TaskDefinition:
@@ -56,14 +74,17 @@ class Run:
         return task_of(self.spec)
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> Model:
         """The model with its best weights, in evaluation mode."""
-        return self.experiment.model
+        model: Any = self.experiment.model
+        found: Model = model
+        return found
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> OwnTokenizer:
         """The tokenizer of a model of text; that of a translation has a `source` and a `target`."""
-        return self._get_offered("tokenizer", "tokenizer")
+        found: OwnTokenizer = self._get_offered("tokenizer", "tokenizer")
+        return found
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
