@@ -184,7 +184,7 @@ def test_a_study_of_optimizers_tests_its_best_and_draws_learning_curves(folders,
     study.run()
     result = report(study)
     assert [Path(figure).name for figure in result["figures"]] == [
-        "study.png", "study.svg", "learning.png", "learning.svg"
+        "study.png", "study.svg", "study.pdf", "learning.png", "learning.svg", "learning.pdf"
     ]  # fmt: skip
     assert (tmp_path / "study" / "learning.png").read_bytes().startswith(b"\x89PNG")
     best = result["best"]["parameters"]["optimizer"]

@@ -33,7 +33,7 @@ def test_a_model_that_is_too_large_says_how_many_parameters_it_would_have(monkey
         (lambda: build("transformer", vocabulary=9, width=10**20), "more than 10^18 parameters"),
         (lambda: build("transformer", vocabulary=9, feedforward=10**17), "more than 10^18 parameters"),
         (lambda: build("transformer", vocabulary=9, position="learned", max_positions=10**20), "more than 10^18 param"),
-        (lambda: summarize(preset("lstm", vocabulary=10**20)), "more than 10^18 parameters"),
+        (lambda: summarize(preset("lstm", vocabulary=9, width=10**10)), "more than 10^18 parameters"),
     ],
     ids=["wide", "translation", "overflow", "beyond-integers", "feedforward", "positions", "sketch"],
 )

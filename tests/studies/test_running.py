@@ -296,6 +296,7 @@ def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
         "plain_values",
         "yaml_files",
         "config",
+        "deprecated",
         "user_paths",
         "flags",
         "errors",

@@ -16,7 +16,7 @@ from torch import Tensor
 from anaphor.config import nearest
 from anaphor.data.text import check_characters
 from anaphor.errors import DataError
-from anaphor.files import default_permissions, describe_space, write_file
+from anaphor.files import default_permissions, delete, describe_space, write_file
 from anaphor.user_paths import create_folder, user_path, writing_to
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -215,5 +215,5 @@ def _write_text(path: Path, text: str) -> None:
         write_file(path, text.encode())
     except OSError:
         if is_new:
-            path.unlink(missing_ok=True)
+            delete(path)
         raise

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from anaphor.errors import ConfigError
-from anaphor.files import make_folder, open_file
+from anaphor.files import delete, make_folder, open_file
 
 CLAIMS = "claims"  # folder of a study
 BEAT = 5.0  # seconds between two signs of life
@@ -238,7 +238,7 @@ class Claims:
                 return False
             self._write(path)
         finally:
-            draft.unlink(missing_ok=True)
+            delete(draft)
         return True
 
     def _write(self, path: Path, state: str = HELD, flags: int = 0) -> None:
@@ -296,7 +296,7 @@ def live_holders(folder: Path) -> Iterator[Holder]:
     probe = claims / f".{secrets.token_hex(8)}.tmp"
     os.close(open_file(probe))
     now = probe.stat().st_mtime
-    probe.unlink()
+    delete(probe)
     for path in paths:
         claim = read_claim(path, 0)
         if claim.state != HELD or claim.holder is None or now - path.stat().st_mtime > STALE:
