@@ -481,6 +481,43 @@ def test_the_state_of_a_view_is_in_its_address_and_back_works(open_tab, served, 
     assert tab.wrong == []
 
 
+def test_a_zoom_is_undone_by_back_and_a_chart_is_enlarged(open_tab, served, ids):
+    tab = open_tab(served, f"curves?runs={ids['lstm']}&charts=valid.loss,train_loss,lr")
+    whole = chart(tab, zoomed="no")
+    rights = [tab.locator(".chart-card").nth(place).bounding_box() for place in range(3)]
+    rows = {box["y"]: max(one["x"] + one["width"] for one in rights if one["y"] == box["y"]) for box in rights}
+    assert len(rows) == 2, "two rows"
+    assert max(rows.values()) - min(rows.values()) < 2, "which charts fill"
+    drag(tab, whole.bounding_box(), (150, 60), (300, 70))
+    chart(tab, zoomed="yes")
+    tab.go_back()
+    wide = chart(tab, zoomed="no").bounding_box()["width"]
+    tab.get_by_role("button", name="Enlarge the chart of validation loss").click()
+    expect(tab.locator(".chart")).to_have_count(1)
+    assert chart(tab).bounding_box()["width"] > 1.8 * wide
+    tab.go_back()
+    expect(tab.locator(".chart")).to_have_count(3)
+    assert tab.wrong == []
+
+
+def test_a_color_belongs_to_a_run_whatever_is_selected(open_tab, tmp_path):
+    names = [f"run-{number:02}" for number in range(12)]
+    for name in names:
+        write_run(tmp_path / name)
+    with serving(tmp_path) as served:
+        tab = open_tab(served)
+        colors = {}
+        for chosen in (names, names[5:9], names[8:], names[11:]):
+            show(tab, served, f"curves?runs={','.join(map(make_id, chosen))}")
+            chart(tab, "valid.loss", lines=len(chosen))
+            for item in tab.locator(".legend-box li").all():
+                swatch = item.locator(".swatch").evaluate("one => one.style.background")
+                color = re.search(r"rgb\([^)]*\)", swatch)[0]
+                assert colors.setdefault(item.locator(".line-name").inner_text(), color) == color
+        assert len(set(colors.values())) == 10
+        assert tab.wrong == []
+
+
 @pytest.mark.slow
 def test_runs_are_filtered_selected_hidden_and_named_by_the_keyboard(open_tab, served, ids):
     tab = open_tab(served)

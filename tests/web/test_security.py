@@ -24,8 +24,17 @@ from anaphor.web.jobs import Jobs
 from anaphor.web.server import VERBS, build_app
 from web.serving import PRETENDED, serving
 
-GET_ROUTES = ("/", "/static/app.js", "/api/runs", "/api/curves", "/api/samples", "/api/study", "/api/job")
-POST_ROUTES = ("/api/cancel", *(f"/api/{verb}" for verb in VERBS))
+GET_ROUTES = (
+    "/",
+    "/static/app.js",
+    "/api/runs",
+    "/api/curves",
+    "/api/samples",
+    "/api/study",
+    "/api/job",
+    "/api/command",
+)
+POST_ROUTES = ("/api/cancel", "/api/stop", "/api/resume", *(f"/api/{verb}" for verb in VERBS))
 ROUTES = (*GET_ROUTES, *POST_ROUTES, "/nowhere", "/api/nothing", "/static/nothing", "//", "/?token=x")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "WHATEVER")
 POLICY = (

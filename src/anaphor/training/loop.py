@@ -82,7 +82,7 @@ from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
-from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
+from anaphor.training.trusted_data import record_run, refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
 
 NEWEST = 2
@@ -433,10 +433,11 @@ def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
         if options.overwrite and folder.exists:
             options.warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
         folder.create(document)
-        return
-    if changes:
-        save(run)  # so that the newest checkpoint has the settings of the spec file
-    folder.write_spec(document)
+    else:
+        if changes:
+            save(run)  # so that the newest checkpoint has the settings of the spec file
+        folder.write_spec(document)
+    record_run(folder.folder, document)
 
 
 def format_spec(run: TrainingRun) -> str:
@@ -455,7 +456,9 @@ def add_registered_callbacks(run: TrainingRun) -> None:
     run.callbacks += registered
     if registered:
         run.metadata["callbacks"] = describe_callbacks(run.callbacks)
-        run.folder.write_spec(format_spec(run))
+        document = format_spec(run)
+        run.folder.write_spec(document)
+        record_run(run.folder.folder, document)
 
 
 # Training -------------------------------------------------------------------------------------------------------------

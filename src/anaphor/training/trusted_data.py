@@ -5,6 +5,8 @@ lines would stand on the page of the run. So training leaves a record in the use
 name is a digest of how the run names its data, where they are, and their content as its checkpoints have it. It holds
 for the run wherever it is moved or copied, and for all runs on the same data. Data sets with a name, and data in the
 run's own folder, need no record.
+
+Whether the live page may start a run again is a stricter question, with records of its own: `was_trained_here`.
 """
 
 from __future__ import annotations
@@ -70,6 +72,22 @@ def trust_run(folder: Path) -> None:
             trust_data(str(run.read_settings().get("data")), run.read_data_path(), found.metadata["data"])
 
 
+def record_run(folder: Path, spec: str) -> None:
+    """Record that a run is trained here, in this folder and with this spec document: the live page may start it again.
+    Unlike data, a run that was copied or moved, or whose spec was edited, is no longer known."""
+    with suppress(OSError):
+        record = _run_record(folder, spec.encode())
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        record.touch()
+
+
+def was_trained_here(folder: Path, spec: bytes) -> bool:
+    """Whether a run was trained here, in this folder and with the settings of this spec document."""
+    with suppress(OSError):
+        return _run_record(folder, spec).exists()
+    return False
+
+
 def is_trusted(data: str, data_path: str | None, digests: Any, folder: Path) -> bool:
     """Whether the data of the run in a folder may be read. The other arguments are those of `trust_data`."""
     if data in DATASETS:
@@ -105,6 +123,11 @@ def _record(data: str, data_path: str | None, digests: Any) -> Path:
     splits = dict(digests) if isinstance(digests, Mapping) else digests
     content = json.dumps([data, data_path, splits], sort_keys=True, default=str)
     return state_folder() / "trusted-data" / hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _run_record(folder: Path, spec: bytes) -> Path:
+    name = os.fsencode(os.path.realpath(folder)) + b"\0" + spec
+    return state_folder() / "trained-runs" / hashlib.sha256(name).hexdigest()
 
 
 def _are_inside(paths: list[Path], folder: Path) -> bool:

@@ -98,6 +98,7 @@ class Catalog:
         self.runs: dict[str, Path] = {}
         self.studies: dict[str, Path] = {}
         self._readers: dict[str, RunReader | StudyReader] = {}
+        self._study_of: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
     def path(self, key: str) -> Path:
@@ -106,6 +107,10 @@ class Catalog:
         if path.resolve() != path:
             raise KeyError(key)
         return path
+
+    def study_of(self, run: str) -> str | None:
+        """Id of the study that a run belongs to."""
+        return self._study_of.get(run)
 
     def read_study(self, path: Path) -> dict[str, Any]:
         """A study of this folder with its cells and groups."""
@@ -142,6 +147,7 @@ class Catalog:
         self._readers = readers
         self.runs = {make_id(one.name): one.path for one in found if not one.is_study and make_id(one.name) in readers}
         self.studies = {make_id(one.name): one.path for one in found if one.is_study and make_id(one.name) in readers}
+        self._study_of = {make_id(one.name): one.study for one in found if not one.is_study}
         return Listing(
             clean_text(self.folder.name) or "/",
             runs,

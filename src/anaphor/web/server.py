@@ -28,6 +28,7 @@ from starlette.routing import Route
 from anaphor.errors import AnaphorError
 from anaphor.plain_values import replace_nonfinite
 from anaphor.web.catalog import Catalog, Listing
+from anaphor.web.commands import Commands
 from anaphor.web.connections import log_once
 from anaphor.web.guard import Access, Guard, error_response
 from anaphor.web.history import read_curves, read_samples, read_step_log
@@ -71,6 +72,9 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
         Route("/api/samples", api.get_samples, methods=["GET"]),
         Route("/api/study", api.get_study, methods=["GET"]),
         Route("/api/job", api.get_job, methods=["GET"]),
+        Route("/api/command", api.get_command, methods=["GET"]),
+        Route("/api/stop", api.stop_or_resume, methods=["POST"]),
+        Route("/api/resume", api.stop_or_resume, methods=["POST"]),
         Route("/api/cancel", api.cancel, methods=["POST"]),
         *(Route(f"/api/{verb}", api.submit, methods=["POST"]) for verb in VERBS),
     ]
@@ -97,7 +101,7 @@ class Api:
     """The routes. Files are read by one thread: a page may be open on a machine that trains."""
 
     def __init__(self, catalog: Catalog, jobs: Jobs) -> None:
-        self.catalog, self.jobs = catalog, jobs
+        self.catalog, self.jobs, self.commands = catalog, jobs, Commands()
         self._static = find_static()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._reads = 0
@@ -110,6 +114,7 @@ class Api:
 
     async def close(self) -> None:
         await self.jobs.close()
+        self.commands.close()
         self._reader.shutdown(cancel_futures=True)
 
     async def read(self, function: Callable[..., Any], *arguments: Any) -> Response:
@@ -208,6 +213,18 @@ class Api:
     async def get_study(self, request: Request) -> Response:
         key = request.query_params.get("id", "")
         return await self.read(lambda: self.catalog.read_study(self._find(key, study=True)))
+
+    async def get_command(self, request: Request) -> Response:
+        key = request.query_params.get("run", "")
+        return await self.read(lambda: self.commands.describe(self._find(key), self.catalog.study_of(key)))
+
+    async def stop_or_resume(self, request: Request) -> Response:
+        key = (await _read_body(request)).get("run")
+        if not isinstance(key, str):
+            raise HTTPException(400, "choose a run")
+        if request.url.path.endswith("/stop"):
+            return await self.read(lambda: self.commands.stop(self._find(key)))
+        return await self.read(lambda: self.commands.resume(self._find(key), self.catalog.study_of(key)))
 
     async def submit(self, request: Request) -> Response:
         values = check_values(await _read_body(request))

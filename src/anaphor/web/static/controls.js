@@ -54,6 +54,20 @@ function toggle(label, on, onchange) {
   return host;
 }
 
+// A command to type, and a button that copies it.
+function copyable(command) {
+  const code = make("code", command), copy = action("Copy", `Copy ${command}`, async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      copy.textContent = "Copied";
+      tell("Copied");
+    } catch { // no permission, or a page from another computer
+      getSelection().selectAllChildren(code);
+    }
+  });
+  return [code, copy];
+}
+
 function action(text, title, onclick, className = "") {
   const button = make("button", text, className);
   button.type = "button";

@@ -3,7 +3,7 @@
 
 {
   const AXES = ["step", "epoch", "count", "seconds"];
-  let own, host, cards, values, cursorChart, loud = "", told = 0, tornBefore = new Set();
+  let own, host, cards, values, cursorChart, loud = "", told = 0, zoomedAt = 0, tornBefore = new Set();
 
   // ---- which charts
 
@@ -26,6 +26,7 @@
   }
 
   const charted = () => (own.has("charts") ? own.list("charts") : defaultCharts());
+  const drawnCharts = () => (charted().includes(own.get("big")) ? [own.get("big")] : charted());
   const axis = () => own.get("x", "step");
   const axisName = () => {
     if (axis() === "seconds") return label_text("seconds"); // its unit depends on the range
@@ -83,7 +84,7 @@
     box.setAttribute("aria-label", `Chart of ${label_text(metric)}`);
     const names = [...new Set([metric, ...curveNames()])];
     const field = choice("", names.map((name) => [name, sentence(label_text(name))]), metric, (name) => {
-      own.set({ charts: [...new Set(charted().map((one) => (one === metric ? name : one)))] }, { push: true });
+      own.set({ charts: [...new Set(charted().map((one) => (one === metric ? name : one)))], big: own.get("big") && name }, { push: true });
       rebuild();
     });
     field.querySelector("select").setAttribute("aria-label", "Curve");
@@ -96,7 +97,13 @@
     log.setAttribute("aria-pressed", String(own.list("ylog").includes(metric)));
     const files = make("span", "", "files right");
     for (const kind of ["SVG", "PNG", "CSV"]) files.append(action(kind, `Download ${label_text(metric)} as ${kind}`, () => save(one, kind.toLowerCase()), "plain"));
-    files.append(action("×", `Remove the chart of ${label_text(metric)}`, () => {
+    const isBig = own.get("big") === metric;
+    const enlarge = action(isBig ? "⤡" : "⤢", isBig ? "Show all charts" : `Enlarge the chart of ${label_text(metric)}`, () => {
+      own.set({ big: isBig ? null : metric }, { push: true });
+      rebuild();
+    }, "plain");
+    enlarge.setAttribute("aria-pressed", String(isBig));
+    files.append(enlarge, action("×", `Remove the chart of ${label_text(metric)}`, () => {
       own.set({ charts: charted().filter((name) => name !== metric) }, { push: true });
       rebuild();
     }, "plain"));
@@ -105,7 +112,10 @@
     canvas.dataset.metric = metric;
     const chart = new Chart(canvas, {
       zoomed: (domain) => {
-        own.set({ zoom: domain.x ? domain.x.map((value) => Number(value.toPrecision(8))) : null, [`y.${metric}`]: domain.y ? domain.y.map((value) => Number(value.toPrecision(6))) : null });
+        // A step that Back undoes; the turns of a wheel are one.
+        own.set({ zoom: domain.x ? domain.x.map((value) => Number(value.toPrecision(8))) : null, [`y.${metric}`]: domain.y ? domain.y.map((value) => Number(value.toPrecision(6))) : null },
+          { push: performance.now() - zoomedAt > 1000 });
+        zoomedAt = performance.now();
         show();
         refine();
       },
@@ -137,7 +147,7 @@
   function rebuild() {
     for (const { chart } of cards ?? []) chart.close();
     const grid = host.querySelector(".charts");
-    cards = charted().map(card);
+    cards = drawnCharts().map(card);
     const add = choice("", [["", "Add a chart…"], ...curveNames().filter((name) => !charted().includes(name)).map((name) => [name, sentence(label_text(name))])], "", (name) => {
       if (name) own.set({ charts: [...charted(), name] }, { push: true });
       rebuild();
@@ -146,6 +156,7 @@
     host.querySelector(".add").replaceChildren(add);
     grid.replaceChildren(...cards.map(({ box }) => box));
     grid.classList.toggle("single", cards.length === 1);
+    grid.classList.toggle("enlarged", Boolean(own.get("big")) && cards.length === 1);
     show();
   }
 
@@ -239,7 +250,7 @@
     smoothing.append(field, output);
     const axes = AXES.map((name) => [name, label_text(name)]);
     const reset = action("Show all", "Show everything again (double click)", () => {
-      own.set(Object.fromEntries(["zoom", ...[...own.values.keys()].filter((key) => key.startsWith("y."))].map((key) => [key, null])));
+      own.set(Object.fromEntries(["zoom", ...[...own.values.keys()].filter((key) => key.startsWith("y."))].map((key) => [key, null])), { push: true });
       show();
     }, "reset");
     line.append(
@@ -328,7 +339,7 @@
       refine();
     },
     refresh() {
-      const now = charted().join();
+      const now = drawnCharts().join();
       if (now !== cards.map(({ metric }) => metric).join()) rebuild();
       else show();
       report();

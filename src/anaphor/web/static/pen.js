@@ -160,7 +160,11 @@ function tickTexts(ticks, log) {
   const places = Math.max(0, Math.min(6, Math.ceil(-Math.log10(spacing) - 1e-9)));
   return ticks.map((tick) => {
     if (Math.abs(tick) < spacing * 1e-6) return "0";
-    if (log ? tick < 1e-3 : largest < 0.01) return tick.toExponential(1).replace(".0e", "e");
+    if (log && tick < 1e-3) return tick.toExponential(1).replace(".0e", "e");
+    if (!log && largest < 0.01) { // as many digits as tell it from the next one
+      const power = (value) => Math.floor(Math.log10(Math.abs(value)) + 1e-9);
+      return tick.toExponential(Math.max(0, Math.min(6, power(tick) - power(spacing))));
+    }
     if (Math.abs(tick) >= 1e4) return short(tick);
     return log ? String(Number(tick.toPrecision(3))) : tick.toFixed(places);
   });

@@ -219,11 +219,40 @@
     }
     cell.append(links);
     for (const run of row.runs) if (run.error) cell.append(make("p", row.runs.length > 1 ? `${run_name(run.id)}: ${run.error}` : run.error, "bad"));
+    if (live && row.runs.length === 1 && row.run.status !== "unreadable") cell.append(commandLine(row.run));
     const scores = Object.entries(row.run.scores ?? {}).filter(([, values]) => values && typeof values === "object");
     if (scores.length) cell.append(factList("Scores", scores.flatMap(([split, values]) => Object.entries(values)
       .filter(([, value]) => typeof value !== "object").map(([name, value]) => [label_axis(`${split}.${name}`), typeof value === "number" ? digits(value) : valueText(value)]))));
     cell.append(factList("Settings", Object.entries(row.run.settings ?? {}).map(([name, value]) => [name, valueText(value)])));
     line.append(cell);
+    return line;
+  }
+
+  // ---- stop and resume, with the command that does it
+
+  const commands = new Map(); // by run, as the server described them last
+
+  async function fetchCommand(run, asked = own) {
+    const answer = await ask("/api/command", { run: run.id });
+    if (asked.closed || JSON.stringify(commands.get(run.id)) === JSON.stringify(answer)) return;
+    commands.set(run.id, answer);
+    showRuns();
+  }
+
+  function commandLine(run) {
+    const found = commands.get(run.id), line = make("div", "", "command");
+    fetchCommand(run).catch(() => {});
+    if (!found) return line;
+    if (found.verb && !found.reason)
+      line.append(action(found.verb === "stop" ? "Stop training" : "Resume training", "", async () => {
+        await send(`/api/${found.verb}`, { run: run.id });
+        tell(found.verb === "stop" ? "The training ends after its current step" : "The training starts");
+        commands.delete(run.id);
+        showRuns();
+      }));
+    if (found.command) line.append(...copyable(found.command));
+    for (const text of [found.reason, found.failure && `The training that was resumed here failed: ${found.failure}`])
+      if (text) line.append(make("span", text, text === found.failure ? "bad" : "quiet"));
     return line;
   }
 
