@@ -19,7 +19,7 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import make_id
 from browsing import open_page
 from web.conftest import HOSTILE
-from web.pretended_runs import write_run
+from web.pretended_runs import add_cell, write_run, write_study
 from web.serving import begin_run, serving
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -410,6 +410,43 @@ def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, t
 
 
 @pytest.mark.needs("studies")
+def test_a_study_shows_its_question_and_its_cells_by_their_settings_which_open_their_runs(open_tab, tmp_path):
+    study = write_study(tmp_path / "widths", about="which width is <b>best</b>?")
+    for number, (width, seed) in enumerate([(8, 1), (4, 0), (8, 0), (4, 1)]):
+        add_cell(study, {"width": width}, seed, loss=2 + number / 10)
+    with serving(tmp_path) as served:
+        tab = open_tab(served, "studies")
+        expect(tab.locator(".question")).to_have_text("which width is <b>best</b>?")
+        names = tab.locator(".cells tbody th").all_inner_texts()
+        assert names == ["width 4", "width 4", "width 8", "width 8"]
+        assert tab.locator(".cells tbody tr").first.inner_text().split()[2] == "0", "its seed"
+        expect(tab.locator(".settings thead th").nth(1)).to_contain_text("Validation loss (nats per token)")
+        tab.locator("table.heat a").nth(1).click()
+        chart(tab, "valid.loss", lines=1)
+        assert tab.locator(".legend-box .line-name").inner_text() == "widths: width 8 × 2 seeds"
+        assert tab.wrong == []
+
+
+def test_the_mean_over_seeds_is_the_same_over_steps_and_time_and_its_plus_minus_an_interval(open_tab, tmp_path):
+    for seed, pace in ((0, 1), (1, 3)):
+        run = write_run(tmp_path / f"run-{seed}", losses=(), result=None, seed=seed)
+        for number in range(1, 6):
+            run.log(10 * number, epoch=number, seconds=pace * number**1.5, valid={"loss": 4.0 - number / 5 + seed})
+    with serving(tmp_path) as served:
+        found = {}
+        tab = open_tab(served)
+        for x in ("step", "seconds"):
+            show(tab, served, f"curves?group=1&charts=valid.loss&x={x}")
+            one = chart(tab, "valid.loss", lines=1)
+            found[x] = (one.get_attribute("data-points"), one.get_attribute("data-y"))
+        assert found["step"] == found["seconds"]
+        show(tab, served, "runs?group=1")
+        # seeds have 3 and 4; the interval of Student's t with one degree of freedom is 12.7 standard errors of 0.5 wide
+        expect(tab.locator(".runs tbody tr").first).to_contain_text("3.500 ± 6.4")
+        assert tab.wrong == []
+
+
+@pytest.mark.needs("studies")
 @pytest.mark.slow
 def test_where_room_is_short_the_settings_of_a_cell_are_shown_and_its_study_is_cut(open_tab, trained, tmp_path):
     folder = tmp_path / "runs"
@@ -422,8 +459,8 @@ def test_where_room_is_short_the_settings_of_a_cell_are_shown_and_its_study_is_c
         names.append(tab.locator(".chart .tip .run-name"))
         assert [name.count() for name in names] == [4, 4]
         fits = "all => all.map((part) => part.scrollWidth <= part.clientWidth)"
-        for name in names:
-            assert name.locator(".of-study").evaluate_all(fits) == [False] * 4
+        for name, is_whole in zip(names, (True, False), strict=True):
+            assert name.locator(".of-study").evaluate_all(fits) == [is_whole] * 4
             assert name.locator(":scope > :last-child").evaluate_all(fits) == [True] * 4
         show(tab, served, "runs")
         parts = tab.locator(".runs .name > :last-child")

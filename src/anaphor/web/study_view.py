@@ -317,6 +317,7 @@ def read_study(path: Path, catalog: Catalog) -> dict[str, Any]:
         "metric": plan.metric.name,
         "goal": plan.metric.goal,
         "label": plan.metric.label,
+        "unit": plan.metric.unit,
         "digits": plan.metric.digits,
         "groups": groups,
         "best": next((group for group in groups if group["best"]), None),

@@ -269,7 +269,7 @@ class Chart {
   }
 
   xText(x) {
-    if (!this.options.time) return `${this.options.xname} ${digits(Math.round(x * 1000) / 1000, 6)}`;
+    if (!this.options.time) return `${this.options.xname} ${digits(Math.round(x * 1000) / 1000)}`;
     const [unit, name] = timeUnit(this.scale.x[1]);
     return `${(x / unit).toPrecision(4)} ${name}`;
   }
@@ -283,7 +283,7 @@ class Chart {
       mark.append(make_swatch(one.color, one.dash));
       name.append(fill_name(make("div"), one.name));
       row.append(mark, name, make("td", score(y), "number"));
-      if (x !== near[0].x) row.append(make("td", `at ${this.options.time ? this.xText(x) : digits(x, 6)}`, "other"));
+      if (x !== near[0].x) row.append(make("td", `at ${this.options.time ? this.xText(x) : digits(x)}`, "other"));
       table.append(row);
     }
     const parts = [make("p", this.xText(near[0]?.x ?? this.cursor)), table];

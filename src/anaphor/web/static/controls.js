@@ -13,6 +13,14 @@ function digits(value, places = 4) {
 // A metric's value, always with the same number of digits.
 const score = (value, places = 4) => (typeof value === "number" && Number.isInteger(value) && Math.abs(value) < 1e4 && value !== 0 ? value.toPrecision(places) : digits(value, places));
 
+// Half of the 95 % interval of a mean over seeds (Student's t), which is what ± means on this page.
+const T_QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
+function halfInterval(values) {
+  const count = values.length, mean = values.reduce((sum, value) => sum + value, 0) / count;
+  const deviation = Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (count - 1));
+  return ((T_QUANTILES[count - 2] ?? 1.96 + 2.4 / (count - 1)) * deviation) / Math.sqrt(count);
+}
+
 const isMax = (goal) => goal === "max" || goal === "maximize";
 
 function short(value) {

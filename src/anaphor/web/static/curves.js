@@ -227,7 +227,7 @@
       columns.push({ key: `last.${metric}`, title: `${sentence(label_text(metric))}, last`, value: (line) => found.get(line.key)?.last, cell: (line) => score(found.get(line.key)?.last ?? null) });
       if (goal) {
         columns.push({ key: `best.${metric}`, title: `${sentence(label_text(metric))}, best`, value: (line) => found.get(line.key)?.best, cell: (line) => score(found.get(line.key)?.best ?? null) });
-        columns.push({ key: `at.${metric}`, title: `at ${axisName()}`, value: (line) => found.get(line.key)?.bestX, cell: (line) => digits(found.get(line.key)?.bestX ?? null, 6) });
+        columns.push({ key: `at.${metric}`, title: `at ${axisName()}`, value: (line) => found.get(line.key)?.bestX, cell: (line) => digits(found.get(line.key)?.bestX ?? null) });
       }
     }
     values.show(columns, lines(), { sort: own.get("sort"), name: (line) => line.key });

@@ -116,8 +116,8 @@
     const text = score(mean(values));
     if (values.length < 2) return text;
     const span = make("span", text);
-    span.title = `${values.length} seeds, ${score(Math.min(...values))} to ${score(Math.max(...values))}`;
-    return [span, make("span", ` ± ${digits((Math.max(...values) - Math.min(...values)) / 2, 2)}`, "quiet")];
+    span.title = `Mean of ${values.length} seeds, ${score(Math.min(...values))} to ${score(Math.max(...values))}; ± is its 95 % interval`;
+    return [span, make("span", ` ± ${digits(halfInterval(values), 2)}`, "quiet")];
   }
 
   function columnsOf(rows) {

@@ -157,6 +157,6 @@ function groupName(ids) {
   const names = ids.map(run_name);
   let length = 0;
   while (length < names[0].length && names.every((name) => name[length] === names[0][length])) length++;
-  const common = names[0].slice(0, length).replace(/[-_./ =]*(seed|s)?[-_./ =]*$/i, "");
+  const common = names[0].slice(0, length).replace(/[-_./ =,]*(seed|s)?[-_./ =]*$/i, "");
   return `${common || find_run(ids[0])?.settings?.model || names[0]} × ${ids.length} seeds`;
 }

@@ -7,6 +7,21 @@
   const text = (value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
   const valuesOf = (name) => study.axes[name] ?? [];
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  const metricName = () => `validation ${study.label ?? study.metric}`;
+  const metricAxis = () => metricName() + (study.unit ? ` (${study.unit})` : "");
+  const settingName = (parameters) => Object.entries(parameters).map(([name, value]) => `${name} ${text(value)}`).join(", ") || "base";
+  const runsOf = (found) => study.cells.filter((cell) => cell.run && find_run(cell.run) && found.some((group) => same(group.parameters, cell.parameters))).map((cell) => cell.run);
+
+  // In the order of the values of each setting in turn, numbers as numbers.
+  function compareSettings(one, other) {
+    for (const name of Object.keys(study.axes)) {
+      const a = one[name] ?? null, b = other[name] ?? null;
+      const order = typeof a === "number" && typeof b === "number" ? a - b : text(a).localeCompare(text(b), "en", { numeric: true });
+      if (order) return order;
+    }
+    return 0;
+  }
+
   const sign = () => (isMax(study.goal) ? -1 : 1);
 
   function listStudies() {
@@ -59,13 +74,19 @@
     const values = grid.flat().map(({ value }) => value).filter((value) => value !== null);
     const low = Math.min(...values), high = Math.max(...values), best = sign() > 0 ? low : high;
     const table = make("table", "", "heat"), head = make("tr"), body = make("tbody"), top = make("thead");
-    table.append(make("caption", `Mean ${study.metric} by ${[row, column].filter(Boolean).join(" and ")}`, "hidden"));
+    table.append(make("caption", `Mean ${metricName()} by ${[row, column].filter(Boolean).join(" and ")}`, "hidden"));
     const corner = make("td", row === null ? "" : `${row} ↓  ${column} →`, "quiet");
     head.append(corner, ...columns.map((value) => Object.assign(make("th", text(value)), { scope: "col" })));
     rows.forEach((value, place) => {
       const line = make("tr");
-      line.append(Object.assign(make("th", row === null ? study.metric : text(value)), { scope: "row" }), ...grid[place].map(({ value: mean, groups: found }) => {
-        const cell = make("td", score(mean), mean !== null && mean === best ? "best" : "");
+      line.append(Object.assign(make("th", row === null ? metricName() : text(value)), { scope: "row" }), ...grid[place].map(({ value: mean, groups: found }) => {
+        const cell = make("td", "", mean !== null && mean === best ? "best" : ""), runs = runsOf(found);
+        const inside = make(runs.length ? "a" : "span", score(mean));
+        if (runs.length) {
+          inside.href = linkTo("curves", { runs: runs.join(), group: "1" });
+          inside.setAttribute("aria-label", `${score(mean)}: curves of ${found.map((group) => settingName(group.parameters)).join("; ")}`);
+        }
+        cell.append(inside);
         if (mean !== null) painted(cell, "weight", high > low ? (sign() > 0 ? high - mean : mean - low) / (high - low) : 0.5);
         const one = found.length === 1 ? found[0] : null;
         cell.title = one ? `${(one.seeds ?? []).map((value) => score(value)).join(", ")}${one.note ? `\n${one.note}` : ""}` : found.length ? `mean of ${found.length} settings` : "no cell";
@@ -86,7 +107,7 @@
     const columns = names.map((name) => ({ key: name, title: name, words: true, value: (group) => group.parameters[name], cell: (group) => text(group.parameters[name]) }));
     if (!columns.length) columns.push({ key: "setting", title: "Setting", words: true, value: () => "base" });
     columns.push(
-      { key: "mean", title: study.metric, value: (group) => group.mean, cell: (group) => score(group.mean) },
+      { key: "mean", title: sentence(metricAxis()), first: isMax(study.goal) ? "-" : "", value: (group) => group.mean, cell: (group) => score(group.mean) },
       { key: "interval", title: "95 % interval", cell: (group) => (typeof group.low === "number" ? `${score(group.low)} … ${score(group.high)}` : "–") },
       { key: "seeds", title: "Seeds", cell: (group) => (group.seeds ?? []).map((value) => score(value)).join(", ") || "–" },
       { key: "note", title: "", words: true, cell: (group) => group.note ?? "" },
@@ -99,21 +120,21 @@
 
   function cellTable() {
     const wanted = own.get("status"), shown = study.cells.filter((cell) => !wanted || cell.status === wanted);
+    const ordered = [...shown].sort((one, other) => compareSettings(one.parameters, other.parameters) || (one.seed ?? 0) - (other.seed ?? 0));
+    const place = new Map(ordered.map((cell, at) => [cell, at]));
     const link = (cell) => {
-      if (!cell.run || !find_run(cell.run)) return [cell.key];
-      const anchor = make("a", cell.key);
+      if (!cell.run || !find_run(cell.run)) return [settingName(cell.parameters)];
+      const anchor = make("a", settingName(cell.parameters));
       anchor.href = linkTo("curves", { runs: cell.run });
       return [anchor];
     };
     cells.show([
-      { key: "cell", title: "Cell", words: true, value: (cell) => cell.key, cell: link },
-      { key: "settings", title: "Setting", words: true, value: (cell) => JSON.stringify(cell.parameters),
-        cell: (cell) => Object.entries(cell.parameters).map(([name, value]) => `${name} ${text(value)}`).join(", ") || "base" },
+      { key: "cell", title: "Setting", words: true, value: (cell) => place.get(cell), cell: link },
       { key: "seed", title: "Seed", value: (cell) => cell.seed },
       { key: "status", title: "Status", words: true, value: (cell) => cell.status, cell: (cell) => [make("span", cell.status, `badge ${cell.status}`)] },
-      { key: "value", title: study.metric, value: (cell) => cell.value, cell: (cell) => score(cell.value) },
+      { key: "value", title: sentence(metricName()), value: (cell) => cell.value, cell: (cell) => score(cell.value) },
       { key: "reason", title: "Reason", words: true, value: (cell) => cell.reason, cell: (cell) => [make("span", cell.reason ?? "", "reason")] },
-    ], shown, { sort: own.get("cells", ""), name: (cell) => cell.key });
+    ], ordered, { sort: own.get("cells", ""), name: (cell) => cell.key });
     const states = [...new Set(study.cells.map((cell) => cell.status))];
     host.querySelector(".cell-filter").replaceChildren(choice("Status", [["", `all (${study.cells.length})`],
       ...states.map((one) => [one, `${one} (${study.cells.filter((cell) => cell.status === one).length})`])], wanted, (value) => {
@@ -130,7 +151,10 @@
     if (study.failed) facts.push(`${study.failed} failed`);
     if (study.diverged) facts.push(`${study.diverged} diverged`);
     host.querySelector(".study-title").textContent = study.study;
-    line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` · ${facts.join(" · ")} · selected by ${study.metric} (${isMax(study.goal) ? "highest" : "lowest"})`);
+    line.replaceChildren(make("span", study.status, `badge ${study.status}`), ` · ${facts.join(" · ")} · selected by the ${isMax(study.goal) ? "highest" : "lowest"} ${metricName()}`);
+    const question = host.querySelector(".question");
+    question.textContent = study.about ?? "";
+    question.hidden = !study.about;
     const runs = study.cells.map((cell) => cell.run).filter((id) => id && find_run(id));
     if (runs.length) {
       const link = make("a", "curves of all its runs");
@@ -180,7 +204,7 @@
       heat.querySelector(".bar").append(make("span", "", "axes"), make("span", "", "legend"));
       heat.querySelector(".scroll").tabIndex = 0;
       const about = make("section", "", "about");
-      about.append(make("h2", "", "study-title"), make("p", "", "study-facts"), make("h3", "Findings"), make("ul", "", "findings"));
+      about.append(make("h2", "", "study-title"), make("p", "", "question"), make("p", "", "study-facts"), make("h3", "Findings"), make("ul", "", "findings"));
       const settings = section("Settings", "settings"), all = section("Cells", "cells", make("div", "", "bar cell-filter"));
       whole.append(about, heat, settings, all);
       whole.hidden = true;

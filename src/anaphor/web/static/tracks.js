@@ -118,13 +118,15 @@ class Track {
   collect(xname, yname) {
     const isLogged = this.logTotal > this.total && this.log.get(yname).some(Number.isFinite);
     const whole = isLogged ? this.log : this.columns, detail = isLogged ? this.logDetail : this.detail;
-    const xs = [], ys = [], steps = whole.get("step");
+    const xs = [], ys = [], places = [], steps = whole.get("step");
     const add = (columns, first, last) => {
-      const x = isLogged && xname !== "step" ? this.along(xname, columns.get("step")) : columns.get(xname), y = columns.get(yname);
+      const step = columns.get("step"), y = columns.get(yname);
+      const x = isLogged && xname !== "step" ? this.along(xname, step) : columns.get(xname);
       for (let at = first; at < Math.min(last, x.length, y.length); at++)
         if (Number.isFinite(x[at]) && Number.isFinite(y[at]) && !(x[at] < xs[xs.length - 1])) {
           xs.push(x[at]);
           ys.push(y[at]);
+          places.push(step[at]);
         }
     };
     if (detail) {
@@ -132,7 +134,7 @@ class Track {
       add(detail.columns, 0, detail.columns.rows);
       add(whole, lowerBound(steps, detail.to + 1e-9), whole.rows);
     } else add(whole, 0, whole.rows);
-    return { x: Float64Array.from(xs), y: Float64Array.from(ys) };
+    return { x: Float64Array.from(xs), y: Float64Array.from(ys), step: Float64Array.from(places) };
   }
 
   // Epochs, counts or seconds at steps of the log, along the validations; NaN as long as there is none.
@@ -226,22 +228,26 @@ function smooth(values, weight) {
   return out;
 }
 
-function interpolate({ x, y }, at) {
-  if (!x.length || at < x[0] || at > x[x.length - 1]) return NaN;
-  const right = lowerBound(x, at);
-  if (x[right] === at) return y[right];
-  return y[right - 1] + ((at - x[right - 1]) / (x[right] - x[right - 1])) * (y[right] - y[right - 1]);
+function interpolate(steps, values, at) {
+  if (!steps.length || at < steps[0] || at > steps[steps.length - 1]) return NaN;
+  const right = lowerBound(steps, at);
+  if (steps[right] === at) return values[right];
+  return values[right - 1] + ((at - steps[right - 1]) / (steps[right] - steps[right - 1])) * (values[right] - values[right - 1]);
 }
 
-// Mean, lowest and highest of several curves, at the places of the one with the most points; of those that reach there.
+// Mean, lowest and highest of several curves at the same steps, those of the curve with the most points; of the curves that
+// reach there. So the mean is the same over steps, tokens and time: x, too, is a mean.
 function meanCurve(curves) {
-  const dense = curves.reduce((best, one) => (one.x.length > best.x.length ? one : best));
-  const y = new Float64Array(dense.x.length), low = new Float64Array(y.length), high = new Float64Array(y.length);
-  dense.x.forEach((x, at) => {
-    const values = curves.map((curve) => interpolate(curve, x)).filter((value) => !Number.isNaN(value));
-    y[at] = values.reduce((sum, value) => sum + value, 0) / values.length;
+  const { step } = curves.reduce((best, one) => (one.step.length > best.step.length ? one : best));
+  const [x, y, low, high] = [0, 1, 2, 3].map(() => new Float64Array(step.length));
+  const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  step.forEach((place, at) => {
+    const reaching = curves.filter((curve) => place >= curve.step[0] && place <= curve.step[curve.step.length - 1]);
+    const values = reaching.map((curve) => interpolate(curve.step, curve.y, place));
+    x[at] = Math.max(at ? x[at - 1] : -Infinity, average(reaching.map((curve) => interpolate(curve.step, curve.x, place))));
+    y[at] = average(values);
     low[at] = Math.min(...values);
     high[at] = Math.max(...values);
   });
-  return { x: dense.x, y, low, high };
+  return { x, y, low, high };
 }
