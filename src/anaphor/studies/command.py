@@ -22,6 +22,7 @@ from anaphor.studies.import_runs import import_runs
 from anaphor.studies.progress import make_progress
 from anaphor.studies.report import report
 from anaphor.studies.shared_folder import choose_log, join_folder, run_shared
+from anaphor.studies.size_matching import format_difference
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import FINAL, Study, validate_data, validate_sealed
 from anaphor.studies.study_folder import lock_study
@@ -148,7 +149,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
                 left.append((low, high))
             rows.append({
                 "parameters": setting.labels, "seed": seed, "status": status, "seconds": round((low + high) / 2, 1),
-                "seconds_range": [round(low, 1), round(high, 1)],
+                "seconds_range": [round(low, 1), round(high, 1)], **describe_size(spec, setting),
             })  # fmt: skip
     later = spec.count_cells() - len(rows)  # cells with the values that will be chosen
     left += [(min(found)[0], max(found)[1]) for found in ranges.values()] * (later // len(ranges))
@@ -163,7 +164,8 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         return 0
     for row in rows:
         times = " to ".join(map(duration, row["seconds_range"]))
-        print(f"{format_setting(row['parameters'])}, seed {row['seed']}: {row['status']}, {times}")
+        size = f" ({row['size']})" if "size" in row else ""
+        print(f"{format_setting(row['parameters'])}{size}, seed {row['seed']}: {row['status']}, {times}")
     if later:
         print(f"{count_noun(later, 'cell')} of the values that will be chosen, with the other seeds")
     count = count_noun(len(rows) + later, "cell")
@@ -172,6 +174,14 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
         f"a few steps of each (the least on a machine with nothing else to do, the most on one as busy as now)"
     )
     return 0
+
+
+def describe_size(spec: StudySpec, setting: Setting) -> dict[str, str]:
+    """What a study that matches sizes has found for a setting."""
+    if not spec.match or setting.size is None:
+        return {}
+    by, difference = spec.match["by"], format_difference(setting.size, spec.match["parameters"])
+    return {"size": f"{by} {getattr(setting.run, by)}, {setting.size:,} parameters, {difference}"}
 
 
 def total_time(durations: Sequence[float], slots: int) -> float:

@@ -63,6 +63,7 @@ def read_study_of(folder: Path, path: Path) -> StudySpec:
         method="grid",
         listed=(),
         tune=(),
+        match={},
         tune_seeds=None,
         parameters=(Axis("model", (specs[0].model,), ({},)),),
         seeds=tuple(sorted(run.seed for run in specs)),

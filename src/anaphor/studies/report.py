@@ -25,6 +25,7 @@ from anaphor.studies.figures import SUFFIXES, View, draw_study
 from anaphor.studies.findings import describe_findings, describe_trends
 from anaphor.studies.groups import Group, Objective, describe_block_difference, find_undistinguished
 from anaphor.studies.reported import Reported
+from anaphor.studies.size_matching import format_difference
 from anaphor.studies.spec import Setting, StudySpec
 from anaphor.studies.study import Study
 from anaphor.studies.tables import TableCell, write_tables
@@ -59,7 +60,12 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     axes = list_axes(spec, settings)
     findings = describe_findings(groups, axes, objective) + compare_losses(study, settings, groups, ranked)
     others = [make_view(study, settings, one) for one in spec.reported]
-    columns = tuned_columns(choices) | reported_columns(others) | further_columns(study, settings)
+    columns = (
+        tuned_columns(choices)
+        | matched_columns(spec, settings)
+        | reported_columns(others)
+        | further_columns(study, settings)
+    )
     columns |= tested_columns(study, settings)
     bold = {one.objective.title: find_undistinguished(one.groups, one.objective) for one in others}
     bold[objective.title] = find_undistinguished(groups, objective)
@@ -280,6 +286,19 @@ def tuned_columns(choices: Sequence[Choice]) -> dict[str, list[TableCell]]:
     return columns
 
 
+def matched_columns(spec: StudySpec, settings: Sequence[Setting]) -> dict[str, list[TableCell]]:
+    """The width that was found for each setting, its size, and the remaining difference."""
+    if not spec.match:
+        return {}
+    by, wanted = spec.match["by"], spec.match["parameters"]
+    sizes = [setting.size for setting in settings]
+    return {
+        by: [getattr(setting.run, by) for setting in settings],
+        "parameters": [*sizes],
+        f"of {wanted:,}": [None if size is None else format_difference(size, wanted) for size in sizes],
+    }
+
+
 def describe_close(choice: Choice) -> str | None:
     """Values within the interval of the best one; None where it has none."""
     close = choice.find_close()
@@ -309,7 +328,7 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
 
     cells = [cells_of(study, setting) for setting in settings]
     sizes = [next((size for cell in row if (size := cell.result.get("parameters"))), None) for row in cells]
-    if len({size for size in sizes if size is not None}) > 1:
+    if not study.spec.match and len({size for size in sizes if size is not None}) > 1:
         columns["parameters"] = [*sizes]
     measured = [[cell.read(MEASURES).get("columns", {}) for cell in row] for row in cells]
     names = list(dict.fromkeys(name for row in measured for found in row for name in found))

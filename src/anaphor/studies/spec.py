@@ -33,6 +33,7 @@ METHODS = {
     "bayes": "Bayesian search, TPE (needs Optuna)",
 }
 TESTS = {"best": "the selected setting", "all": "every setting, after the selection", "none": "no setting"}
+MAX_PARAMETERS = 10**12
 GOALS = {"min": "minimize", "max": "maximize"}
 REQUIRED = {"init": "--init, a run or a folder of transformers with pretrained weights", "data": "--data"}
 """Flags that give what a study may require."""
@@ -46,6 +47,8 @@ class Setting:
     run: RunSpec
     tuned: Mapping[str, Any] = field(default_factory=dict)
     """Its value of what is tuned, by name."""
+    size: int | None = None
+    """Number of parameters, where the study matches it."""
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -86,6 +89,8 @@ class StudySpec:
     """Number of settings that a search tries."""
     test: str = "best"
     """Settings that are evaluated on test after the selection: best, all or none."""
+    match: Mapping[str, Any] = field(default_factory=dict)
+    """The same number of `parameters` for every setting, `by` its width or another integer."""
     report: tuple[str, ...] = ()
     """Further metrics of the table and the figure, such as `accuracy`, or `accuracy_2x` at twice the training
     length."""
@@ -119,6 +124,7 @@ class StudySpec:
         check_at_least(1, trials=self.trials)
         self._check_parameters()
         self._check_tuning()
+        self._check_match()
 
     def _find_metric(self) -> str:
         """The metric as `valid.NAME`. Test metrics are unknown here: nothing is selected by them."""
@@ -180,6 +186,24 @@ class StudySpec:
             )
         if len(set(self.tuning_seeds)) < max(len(self.tuning_seeds), 1):
             raise ConfigError(f"tune_seeds={list(self.tuning_seeds)}: give at least one seed, without duplicates")
+
+    def _check_match(self) -> None:
+        """Raise for sizes that could not be matched, or that are set as well."""
+        if not self.match:
+            return
+        if set(self.match) != {"parameters", "by"}:
+            raise ConfigError(f"match={dict(self.match)}: write `match: {{parameters: 117000, by: width}}`")
+        parameters, by = self.match["parameters"], self.match["by"]
+        if type(parameters) is not int or not 1 <= parameters <= MAX_PARAMETERS:
+            raise ConfigError(f"match: parameters={parameters!r} must be an integer from 1 to {MAX_PARAMETERS:,}")
+        names = {one.name for one in dataclasses.fields(self.definition.run_spec)}
+        if not isinstance(by, str) or by not in names:
+            look_up(dict.fromkeys(names), str(by), "setting to match by")
+        if by in self.base:
+            raise ConfigError(f"match finds {by}: leave {by}={self.base[by]} out of the study's base")
+        tuned = {name for axis in self.tune for name in _names_set_by(axis)}
+        if by in self._varied_settings() | tuned:
+            raise ConfigError(f"match finds {by}, and the study varies it: leave it out of one of them")
 
     def _varied_settings(self) -> set[str]:
         """Names of the axes, and of all settings that they set."""
@@ -305,9 +329,17 @@ class StudySpec:
         )
         try:
             values = {name: _resolve_reference(name, value, values) for name, value in values.items()}
-            return Setting(dict(parameters), kind(**values), dict(tuned or {}))
+            return self._match_size(Setting(dict(parameters), kind(**values), dict(tuned or {})))
         except ConfigError as error:
             raise self.error_at({**parameters, **(tuned or {})}, error) from None
+
+    def _match_size(self, setting: Setting) -> Setting:
+        """The setting with the width, or whatever the study matches by, that gives its size."""
+        if not self.match:
+            return setting
+        match_size = import_object("anaphor.studies.size_matching:match_size")  # imports torch
+        run, size = match_size(setting.run, self.match["by"], self.match["parameters"])
+        return replace(setting, run=run, size=size)
 
     def _refuse_other_tasks(self, given: Mapping[str, Any]) -> None:
         """Raise for a setting of another task, and name the task."""
@@ -353,6 +385,7 @@ class StudySpec:
             **({} if self.tune_seeds is None else {"tune_seeds": self._plain_tune_seeds()}),
             "trials": self.trials,
             "test": self.test,
+            **({"match": dict(self.match)} if self.match else {}),
             **({"report": list(self.report)} if self.report else {}),
             **self.measures,
             "prune": self.prune,

@@ -75,6 +75,8 @@ def _build_study(path: Path, values: dict[str, Any]) -> StudySpec:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ConfigError(f"{key}={names!r}: it must be a list of names of {what}")
         values[key] = tuple(names)
+    if not isinstance(values.get("match", {}), dict):
+        raise ConfigError(f"match={values['match']!r}: write `match: {{parameters: 117000, by: width}}`")
     values["tune"] = _read_tuned(values.get("tune", {}), path)
     if "tune_seeds" in values:
         values["tune_seeds"] = _read_tune_seeds(values["tune_seeds"])
