@@ -55,7 +55,7 @@ def test_a_report_of_three_runs_has_less_than_3_mb(built):
 def test_every_view_opens_from_disk_without_a_request_and_without_an_error(opened):
     page, requests, said = opened, [asked.url for asked in opened.asked], opened.wrong
     titles = page.locator("#tabs a").all_inner_texts()
-    assert titles == ["Report", "Runs", "Curves", "Samples", "Tokens", "Look"]
+    assert titles == ["Report", "Runs", "Curves", "Samples", "Compare", "Look"]
     for title in titles:
         page.get_by_role("link", name=title, exact=True).first.click()
         page.wait_for_selector(f'#tabs a[aria-current="page"]:text-is("{title}")')

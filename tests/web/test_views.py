@@ -93,7 +93,7 @@ def test_the_losses_of_a_text_are_those_of_score(tab, served, ids, folder, capsy
         assert float(row[4].replace("−", "-")) == pytest.approx(other["loss"] - one["loss"], abs=6e-4)
     totals = rows_of(tab.locator(".own-text .totals"))
     assert [row[-3:] for row in totals[:2]] == [
-        [f"{score['loss']:.4f}", f"{score['perplexity']:.2f}", str(len(expected))] for score in scores
+        [f"{score['loss']:#.4g}", f"{score['perplexity']:#.4g}", str(len(expected))] for score in scores
     ]
     assert tab.locator(".own-text .compared .token").all_inner_texts() == [token for _, token, _, _ in expected]
     tab.locator(".own-text .compared .token").nth(2).hover()
@@ -122,12 +122,42 @@ def test_the_validation_split_has_the_numbers_of_the_result(tab, served, ids, fo
     results = [anaphor.load_run(folder / name).result["valid"] for name in ("lstm", "lstm-1")]
     expect(totals).to_be_visible()
     for row, result in zip(rows_of(totals), results, strict=True):
-        numbers = [f"{result['loss']:.4f}", f"{result['perplexity']:.2f}", f"{result['bits_per_byte']:.4f}"]
+        numbers = [f"{result[name]:#.4g}" for name in ("loss", "perplexity", "bits_per_byte")]
         assert row[-4:] == [*numbers, f"{result['tokens']:,}"]
     assert "on=valid" in address_of(tab)
     assert posted(tab, "/api/passages") == [
         {"runs": [ids["lstm"], ids["lstm-1"]], "split": "valid", "length": 64, "count": 40}
     ]
+
+
+def give_many_passages(route):
+    """The same passages again and again, as if there were so many."""
+    answer = route.fetch()
+    plain = answer.json()
+    found = plain.get("result") or {}
+    if "passages" in found:
+        found["passages"] = [
+            {**one, "start": one["start"] + 10_000 * number} for number in range(5) for one in found["passages"]
+        ]
+    route.fulfill(response=answer, json=plain)
+
+
+def test_the_view_starts_with_a_text_and_shows_ten_passages_at_a_time(tab, planted):
+    open_view(tab, planted, "tokens", **planted.pair, length=8)
+    tokens = tab.locator(".own-text .compared .token")
+    expect(tokens.nth(20)).to_be_visible()
+    text = tab.locator(".own-text textarea").input_value()
+    assert "text=" not in address_of(tab)
+    spaced = tab.locator(".own-text .compared").evaluate("one => one.textContent")
+    assert spaced.replace("⏎", "").split() == text.split(), "words have spaces between them"
+    expect(tab.locator(".pair-choice .legend")).to_contain_text("+ nats, B better")
+    tab.route("**/api/job*", give_many_passages)
+    tab.get_by_role("button", name="Compare on the validation split").click()
+    cards = tab.locator("article.passage")
+    expect(cards).to_have_count(10)
+    tab.locator(".more-passages").click()
+    expect(cards).to_have_count(20)
+    expect(cards.nth(10)).to_be_focused()
 
 
 def lines_of(card):

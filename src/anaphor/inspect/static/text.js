@@ -17,7 +17,8 @@ class Text {
         span.tabIndex = -1;
       }
       host.append(span);
-      if (!run.joined) host.append(make("wbr")); // lines break between words only
+      // Lines break between words only, and a text that is copied has its spaces.
+      if (!run.joined && !span.textContent.endsWith("\n")) host.append(" ");
       return span;
     });
     const placeOf = (event) => this.tokens.indexOf(event.target);

@@ -19,8 +19,8 @@ function full_color(values) {
 }
 
 function differenceLegend(host, most) {
-  legend(host, "both", `A better +${most.toFixed(1)}`, `−${most.toFixed(1)} B better`);
-  host.title = "B − A in nats; bars in the strips: up where A is better, down where B is better";
+  legend(host, "both", `A better, ${most.toFixed(1)}+ nats`, `${most.toFixed(1)}+ nats, B better`);
+  host.title = "B − A in nats: 98 % of the tokens have a paler color; bars in the strips: up where A is better, down where B is better";
 }
 
 // A little of the text around a passage, in one line.
@@ -167,7 +167,7 @@ class ComparedText {
 function totalsTable(caption, totals, names, difference = null) {
   const table = make("table", "", "totals"), head = make("thead"), top = make("tr"), body = make("tbody");
   const letters = BOTH.filter((letter) => totals[letter]);
-  const columns = [["loss", "loss", 4], ["perplexity", "perplexity", 2], ["bits_per_byte", "bits per byte", 4], ["accuracy", "accuracy", 4], ["bleu", "BLEU", 2], ["tokens", "tokens", 0]]
+  const columns = [["loss", "loss"], ["perplexity", "perplexity"], ["bits_per_byte", "bits per byte"], ["accuracy", "accuracy"], ["bleu", "BLEU"], ["tokens", "tokens"]]
     .filter(([key]) => letters.some((letter) => typeof totals[letter][key] === "number"));
   for (const name of ["run", ...columns.map(([, name]) => name)]) {
     const cell = make("th", name);
@@ -175,12 +175,12 @@ function totalsTable(caption, totals, names, difference = null) {
     top.append(cell);
   }
   head.append(top);
-  const number = (value, places) => typeof value !== "number" ? "–" : places ? value.toFixed(places) : value.toLocaleString("en-US");
+  const number = (value, isCount) => typeof value !== "number" ? "–" : isCount ? value.toLocaleString("en-US") : score(value);
   for (const letter of letters) {
     const row = make("tr"), first = make("th");
     first.scope = "row";
     first.append(chip(letter), ` ${names[letter]}`);
-    row.append(first, ...columns.map(([key, , places]) => make("td", number(totals[letter][key], places))));
+    row.append(first, ...columns.map(([key]) => make("td", number(totals[letter][key], key === "tokens"))));
     body.append(row);
   }
   if (difference !== null) {

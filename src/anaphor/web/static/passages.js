@@ -1,11 +1,14 @@
 "use strict";
 // The passages (or examples) of a split where two runs differ most, as a list of cards, and the tables next to it.
 
+const TEN = 10; // passages that are shown first
+
 // opened(start or null) and marked("table:row" or "") are told what the reader chose.
 class Passages {
   constructor(host, { opened, marked }) {
     this.opened = opened;
     this.marked = marked;
+    this.limit = TEN;
     this.feed = make("div", "", "feed");
     this.feed.setAttribute("role", "feed");
     this.feed.setAttribute("aria-label", "Passages, the largest difference first");
@@ -35,7 +38,8 @@ class Passages {
     const belongs = mark ? (passage, place) => passage.rows?.[key]?.[place] === Number(row) : null;
     const side = this.cards.filter(({ passage }) => !better || passage.better === better);
     const wanted = side.filter(({ passage }) => !belongs || (passage.rows?.[key] ?? []).includes(Number(row)));
-    this.feed.replaceChildren(...wanted.map(({ element }) => element));
+    this.wanted = wanted;
+    this.fill();
     wanted.forEach(({ element }, place) => {
       element.setAttribute("aria-posinset", place + 1);
       element.setAttribute("aria-setsize", wanted.length);
@@ -49,6 +53,18 @@ class Passages {
     this.describe(mark && { table: this.answer.tables?.find((table) => table.key === key), row: this.answer[key]?.[row], found: `${wanted.length} of ${side.length}` });
     if (!wanted.length) this.feed.replaceChildren(make("p", "None of these passages has such tokens.", "empty"));
     return wanted.length;
+  }
+
+  // Ten at a time; further ones when they are asked for.
+  fill() {
+    const left = this.wanted.length - this.limit, more = action(`Show ${Math.min(left, TEN)} more of ${this.wanted.length}`, "", () => {
+      const first = this.wanted[this.limit].element;
+      this.limit += TEN;
+      this.fill();
+      first.focus({ preventScroll: true });
+    }, "more-passages");
+    this.feed.replaceChildren(...this.wanted.slice(0, this.limit).map(({ element }) => element), ...(left > 0 ? [more] : []));
+    for (const { text } of this.wanted.slice(0, this.limit)) text?.drawStrip();
   }
 
   // What is highlighted, or which keys there are.
@@ -70,7 +86,11 @@ class Passages {
   open(start, { reveal = false } = {}) {
     for (const card of this.cards) card.expand(card.passage.start === start);
     this.opened(start);
-    const card = this.card(start);
+    const card = this.card(start), place = this.wanted?.indexOf(card) ?? -1;
+    if (place >= this.limit) {
+      this.limit = TEN * Math.ceil((place + 1) / TEN);
+      this.fill();
+    }
     if (!card || !card.element.isConnected) return false;
     this.roam(card.element);
     if (reveal) {

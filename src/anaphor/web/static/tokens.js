@@ -4,10 +4,11 @@
   const LENGTHS = ["8", "16", "32", "64", "128"];
   const COUNT = 40; // passages: half of them where A is better
   const VERBS = ["tokens", "passages"];
+  const EXAMPLE = 48; // tokens of the text that the view starts with
   let current = null;
 
   views.tokens = {
-    title: "Tokens",
+    title: "Compare",
     keys: [["↑ ↓", "passages"], ["← →", "tokens of a passage"], ["Enter", "open or close a passage"]],
     offered: (all) => live ? all.runs.some((run) => run.offers?.some((verb) => VERBS.includes(verb)))
       : VERBS.some((verb) => embeddedBodies(`/api/${verb}`).length > 0),
@@ -134,6 +135,17 @@
       this.element.append(this.top, this.textPart, this.splitPart, this.bubble);
       this.layOut();
       await this.load();
+      if (live && !this.state.get("text") && !this.state.get("on")) this.startWithExample().catch(showError);
+    }
+
+    // The first lines of the validation split, so that there is something to see. A text that is typed meanwhile stays.
+    async startWithExample() {
+      if (this.textPart.hidden || !find_run(this.ids.A)?.offers?.includes("look")) return;
+      const found = await this.textWork.send("/api/look", { run: this.ids.A, example: 0, length: EXAMPLE });
+      if (!found?.text || this.state.closed || this.area.value || this.state.get("text")) return;
+      this.area.value = found.text;
+      this.textPart.querySelector("h2").textContent = "A text: the beginning of the validation split, or one of your own";
+      await this.compareText();
     }
 
     load() {
@@ -296,7 +308,7 @@
     scale() {
       const single = this.by.value !== "difference" || !this.ids.B, texts = [...(this.shown ? [this.shown] : []), ...(this.list?.cards ?? []).map(({ text }) => text)].filter(Boolean);
       const values = texts.map((text) => single ? Object.values(text.text.losses).flat() : text.difference);
-      return { single, most: Math.max(0.5, ...(single ? values.flat() : values.length ? [full_color(values.flat())] : [])) };
+      return { single, most: values.length ? full_color(values.flat()) : 0.5 };
     }
 
     paint() {
@@ -305,7 +317,7 @@
       this.byField.hidden = this.key.hidden || !this.ids.B;
       this.shown?.paint(this.by.value, most);
       this.filter();
-      if (single) legend(this.key, "loss", "0", `${most.toFixed(1)} nats`);
+      if (single) legend(this.key, "loss", "0", `${most.toFixed(1)}+ nats`);
       else differenceLegend(this.key, most);
     }
 
