@@ -71,7 +71,7 @@ def import_file(path: Path | str) -> ImportedFile:
     running = _Import(path)
     token = _current_import.set(running)
     try:
-        _execute(given, path)
+        execute_file(given, path)
     finally:
         _current_import.reset(token)
     if not running.registers:
@@ -92,7 +92,7 @@ def import_class(given: str) -> tuple[type, ImportedFile]:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"--callback {given}: {error.strerror}") from None
-    module = _execute(file, path, "--callback")
+    module = execute_file(file, path, "--callback")
     classes = [
         name for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
     ]
@@ -101,7 +101,8 @@ def import_class(given: str) -> tuple[type, ImportedFile]:
     return kind, ImportedFile(path, digest)
 
 
-def _execute(given: Path | str, path: Path, flag: str = "--import") -> ModuleType:
+def execute_file(given: Path | str, path: Path, flag: str = "--import") -> ModuleType:
+    """The module of a user's Python file, executed anew. `flag` is what an error names as its reason to be executed."""
     name = f"anaphor_import_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}"
     spec = importlib.util.spec_from_file_location(
         name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))

@@ -22,7 +22,7 @@ from anaphor.errors import ConfigError, describe_exception, print_warning
 from anaphor.imported_files import IMPORTED, ImportedFile, names_in, registering_file
 
 PLUGINS = "anaphor.plugins"
-SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "web")
+SHELVES = ("extras", "kernels", "interchange", "studies", "trace", "labs", "course", "web")
 """Packages of `anaphor` that may be deleted. The `__init__` of each imports no torch and has a function `register`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

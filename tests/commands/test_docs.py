@@ -19,6 +19,7 @@ LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages
 
 NEEDS = {
     **{f"course/{name}.md": ("labs",) for name in ("000", "002", "004")},
+    "check.md": ("course",),
     "course/001.md": ("labs", "trace"),
     "course/003.md": ("interchange", "labs", "trace"),
     "evaluation.md": ("extras",),

@@ -34,6 +34,7 @@ GUIDES = {
     "study": ["../studies.md"],
     "trace": ["../trace.md"],
     "lab": ["../labs/index.md"],
+    "check": ["../check.md"],
     "runs": ["../live-page.md"],
     "serve": ["../live-page.md"],
     "report": ["../live-page.md"],
@@ -132,6 +133,7 @@ def index_page(verbs: Sequence[str]) -> str:
     lines += ["", "Every verb takes `--json`, which prints one JSON value; progress goes to stderr.", ""]
     lines += ["| exit code | meaning |", "| ---: | --- |"]
     lines += ["| 0 | done |"]
+    lines += ["| 1 | `check` and `trace --check`: what was checked is not right |"]
     lines += ["| 2 | wrong input: one line names the value, what is allowed, and the nearest guess |"]
     lines += ["| 3 | training diverged |", "| 4 | some cells of a study failed |", "| 130 | interrupted |"]
     return "\n".join(lines) + "\n"

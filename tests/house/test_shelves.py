@@ -17,6 +17,7 @@ VERBS = {
     "studies": ("study",),
     "trace": ("trace",),
     "labs": ("lab",),
+    "course": ("check",),
     "web": ("runs", "serve", "report"),
 }
 FUNCTIONS = {

@@ -1,0 +1,10 @@
+"""For teachers and their students: checks of a student's own implementations against ours."""
+
+from anaphor.registry import register_verb
+
+
+def register() -> None:
+    """Add the verbs of this shelf: the registry calls it when names are first needed."""
+    register_verb(
+        "check", "check your own implementation against ours, and name the mistake", "anaphor.course.verb:run"
+    )

@@ -1,0 +1,517 @@
+"""Compare a student's own implementation with a reference, and name the mistake.
+
+The student's weights get random values and are read as those of the reference. Where the outputs agree, gradients,
+dtype and device are compared as well. Where they do not, the outputs of every known wrong variant are computed: the one
+that agrees names the mistake, alone or with a second one. Otherwise it is said what differs, where and by how much.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anaphor.course.compare import LOOSE, TOLERANCE, agrees, find_difference
+from anaphor.course.reference import Case, DoesNotFit, Mistake, Outputs, Reference, Sizes, Weights, change_rules
+from anaphor.course.student import (
+    StudentError,
+    Subject,
+    build,
+    call,
+    copy_inputs,
+    hidden_modules,
+    quiet,
+    register_hidden,
+)
+from anaphor.course.weights import Weight, randomize, weights_of
+
+MAX_READINGS = 64
+"""Most ways to read a student's weights that are tried."""
+MAX_PAIRS = 2000
+"""Most pairs of mistakes that are tried."""
+SEED = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake that was found."""
+
+    name: str
+    where: str
+    text: str
+
+    def to_plain(self) -> dict[str, str]:
+        return {"name": self.name, "where": self.where, "text": self.text}
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found."""
+
+    name: str
+    reference: str
+    mistakes: tuple[Finding, ...]
+    checked: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.mistakes
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "reference": self.reference,
+            "passed": self.passed,
+            "mistakes": [mistake.to_plain() for mistake in self.mistakes],
+            "checked": [*self.checked],
+        }
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A student's own in one dtype and with one form of the inputs."""
+
+    cases: list[Case]
+    outputs: list[Outputs]
+    dtype: torch.dtype
+    form: str | None
+    changed: Finding | None = None
+    """An input that it has changed."""
+    failure: StudentError | None = None
+    """What it raised on the next case."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to read the weights, and one of the designs that are right."""
+
+    weights: Weights
+    rules: Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is compared: the student's own, ready to be called."""
+
+    reference: Reference
+    subject: Subject
+    target: Any
+    sizes: Sizes
+    given: list[Weight]
+    loaded: Weights | None
+    device: torch.device
+
+    def run(self, case: Case) -> Outputs:
+        """The student's outputs on a case."""
+        is_time_first = getattr(self.target, "batch_first", None) is False
+        turn = self.reference.time_first if is_time_first else ()
+        case = replace(case, inputs={name: _turn(value, name in turn) for name, value in case.inputs.items()})
+        if self.reference.run is not None:
+            run = self.reference.run
+            outputs = self.subject.protect(lambda: run(self.target, case, self.sizes))
+        else:
+            function = self.target.forward if isinstance(self.target, nn.Module) else self.target
+            outputs = call(self.reference, self.subject, self.target, function, case)
+        return {name: _turn(value, name in turn) for name, value in outputs.items()}
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Every way to read the weights, with every design."""
+        readings: Iterator[Weights] = iter(({},))
+        if self.loaded is not None:
+            readings = iter((self.loaded,))
+        elif self.reference.read is not None:
+            readings = islice(self.reference.read(self.given, self.sizes), MAX_READINGS)
+        for weights in readings:
+            for rules in self.reference.designs:
+                yield Candidate(weights, rules)
+
+    def compute(self, candidate: Candidate, case: Case) -> Outputs | None:
+        """Outputs of a variant; None where the weights or the inputs do not allow it."""
+        try:
+            return self.reference.compute(candidate.weights, case.inputs, candidate.rules)
+        except (DoesNotFit, KeyError, IndexError, RuntimeError, ValueError, ZeroDivisionError):
+            return None  # a wrong variant may have shapes that do not fit
+
+    def explains(self, candidate: Candidate, attempt: Attempt) -> bool:
+        """Whether a variant has the outputs of the student's own on all cases."""
+        tolerance = TOLERANCE if attempt.dtype == torch.float64 else LOOSE
+        for case, found in zip(attempt.cases, attempt.outputs, strict=True):
+            expected = self.compute(candidate, case)
+            if expected is None or not agrees(found, expected, tolerance):
+                return False
+        return True
+
+
+def _turn(value: Any, is_turned: bool) -> Any:
+    return value.transpose(0, 1) if is_turned and isinstance(value, Tensor) else value
+
+
+def check(reference: Reference, subject: Subject, device: str = "cpu") -> CheckReport:
+    """Compare a student's own implementation with a reference."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            work, findings = _prepare(reference, subject, torch.device(device))
+            found, checked = _compare(work)
+            findings += found
+        except StudentError as error:
+            findings = [Finding("raises", error.where, error.text)]
+            checked = []
+    return CheckReport(subject.name, reference.name, tuple(findings), tuple(checked))
+
+
+def _prepare(reference: Reference, subject: Subject, device: torch.device) -> tuple[Work, list[Finding]]:
+    """The student's own with random weights, and what is wrong before it is called."""
+    findings: list[Finding] = []
+    if not reference.constructors:
+        return Work(reference, subject, subject.target, {**reference.sizes}, [], None, device), findings
+    module, sizes = build(reference, subject)
+    hidden = hidden_modules(module)
+    if hidden:
+        register_hidden(module, hidden)
+        listed = ", ".join(f"self.{name}" for name in hidden)
+        text = f"{listed} holds modules in a plain list or dict, which optimizers do not find: use nn.ModuleList"
+        findings.append(Finding("modules-in-a-plain-list", "__init__", text))
+    generator = torch.Generator().manual_seed(SEED)
+    module = subject.protect(lambda: module.eval().to(device))
+    randomize(module, generator)
+    loaded: Weights | None = None
+    if reference.shapes is not None and hasattr(module, "load_reference"):
+        shapes = reference.shapes(sizes)
+        loaded = {name: 0.5 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        given = {name: value.clone() for name, value in loaded.items()}
+        subject.protect(lambda: module.load_reference(given))  # type: ignore[operator]
+    return Work(reference, subject, module, sizes, weights_of(module), loaded, device), findings
+
+
+def _compare(work: Work) -> tuple[list[Finding], list[str]]:
+    """What is wrong with the outputs, or with what lies behind outputs that agree; and what was checked."""
+    attempts, failure = _attempts(work)
+    if not attempts:
+        assert failure is not None, "there is an attempt or a failure"
+        raise failure
+    findings: list[Finding] = []
+    if attempts[0].failure is not None:
+        return _explain_failure(work, attempts[0], attempts[0].failure), []
+    for attempt in attempts:
+        candidate = next((one for one in work.candidates() if work.explains(one, attempt)), None)
+        if candidate is not None:
+            findings += _check_inside(work, attempt, candidate)
+            break
+    else:
+        attempt = attempts[0]
+        known = _diagnose(work, attempt)
+        findings += [one for one in known if one.name != "unknown" or attempt.changed is None]
+    findings += [] if attempt.changed is None else [attempt.changed]
+    if attempt.dtype != torch.float64 and failure is not None and _own_dtype(work) != torch.float64:
+        text = f"it raises for inputs and weights of float64 ({failure.text}): make tensors with the dtype of the input"
+        findings.append(Finding("makes-float32", failure.where, text))
+    return findings, _list_checked(work, attempt, not findings)
+
+
+def _explain_failure(work: Work, attempt: Attempt, failure: StudentError) -> list[Finding]:
+    """What it raised, and a known mistake that explains the cases before."""
+    raised = Finding("raises", failure.where, failure.text)
+    if any(work.explains(one, attempt) for one in work.candidates()):
+        return [raised]
+    known = [finding for finding in _diagnose(work, attempt) if finding.name != "unknown"]
+    return [*known, raised]
+
+
+def _own_dtype(work: Work) -> torch.dtype:
+    return next((one.value.dtype for one in work.given if one.value.is_floating_point()), torch.float32)
+
+
+def _attempts(work: Work) -> tuple[list[Attempt], StudentError | None]:
+    """Outputs on all cases in double precision, else in the student's own; and for other forms of the inputs."""
+    failure: StudentError | None = None
+    partial: list[Attempt] = []
+    own = _own_dtype(work)
+    for dtype in dict.fromkeys((torch.float64, own)):
+        if isinstance(work.target, nn.Module):
+            work.target.to(dtype)
+        loaded = None if work.loaded is None else {name: one.to(dtype) for name, one in work.loaded.items()}
+        if loaded is not None and work.loaded is not None:
+            work.loaded.update(loaded)
+        attempts = [_attempt(work, dtype, form) for form in (None, *work.reference.forms)]
+        whole = [attempt for attempt in attempts if attempt.failure is None]
+        if whole:
+            return whole, failure
+        if failure is None:
+            failure, partial = attempts[0].failure, [one for one in attempts[:1] if one.cases]
+    if isinstance(work.target, nn.Module):
+        work.target.to(torch.float64)  # that of the first attempt
+    return partial, failure
+
+
+def _attempt(work: Work, dtype: torch.dtype, form: str | None) -> Attempt:
+    cases: list[Case] = []
+    outputs: list[Outputs] = []
+    changed: Finding | None = None
+    for case in work.reference.cases(work.sizes):
+        inputs = copy_inputs(case.inputs, dtype, work.device)
+        if form is not None:
+            inputs = {name: work.reference.forms[form](name, value) for name, value in inputs.items()}
+        case = replace(case, inputs=inputs)
+        own = replace(case, inputs={name: _clone(value) for name, value in inputs.items()})
+        try:
+            outputs.append(work.run(own))
+        except StudentError as error:
+            return Attempt(cases, outputs, dtype, form, changed, error)
+        cases.append(case)
+        changed = changed or _find_change(case, own)
+    return Attempt(cases, outputs, dtype, form, changed)
+
+
+def _clone(value: Any) -> Any:
+    """A value of the student's own, which may be changed in place."""
+    return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def _find_change(case: Case, own: Case) -> Finding | None:
+    for name, value in case.inputs.items():
+        now = own.inputs[name]
+        is_same = torch.equal(value, now) if isinstance(value, Tensor) else value == now
+        if not is_same:
+            text = f"it changes its input {name} in place, which the caller still uses"
+            return Finding("changes-its-input", f"{name} {case.name}", text)
+    return None
+
+
+def _diagnose(work: Work, attempt: Attempt) -> list[Finding]:
+    """The known mistake that explains the outputs, or two of them; otherwise what differs."""
+    candidates = list(work.candidates())
+    if not candidates:
+        return [_describe_weights(work)]
+    best = min(candidates, key=lambda one: _distance(work, attempt, one))
+    for count in (1, 2):
+        tries = (
+            (mistakes, replace(one, rules=rules))
+            for mistakes in combinations(work.reference.mistakes, count)
+            for one in candidates
+            if (rules := _apply(one.rules, mistakes)) is not None
+        )
+        for mistakes, changed in islice(tries, None if count == 1 else MAX_PAIRS):
+            if work.explains(changed, attempt):
+                right = next(one for one in candidates if one.weights is changed.weights)
+                return [Finding(one.name, _place_of(work, attempt, right, one), one.text) for one in mistakes]
+    second = _is_repeatable(work, attempt)
+    return [second] if second is not None else [_describe(work, attempt, best)]
+
+
+def _apply(rules: Any, mistakes: Sequence[Mistake]) -> Any | None:
+    """The rules with the mistakes; None where one hides the other."""
+    changed = rules
+    for mistake in mistakes:
+        before, changed = changed, change_rules(changed, mistake.change)
+        if changed == before:
+            return None
+    return changed
+
+
+def _distance(work: Work, attempt: Attempt, candidate: Candidate) -> tuple[int, float]:
+    """How many outputs differ, and by how much."""
+    count, amount = 0, 0.0
+    for case, found in zip(attempt.cases, attempt.outputs, strict=True):
+        expected = work.compute(candidate, case)
+        for name, value in found.items():
+            difference = None if expected is None else find_difference(value, expected.get(name))
+            if expected is None or difference is not None:
+                count += 1
+                amount += 1e9 if difference is None else min(difference.amount, 1e9)
+    return count, amount
+
+
+def _differences(work: Work, attempt: Attempt, candidate: Candidate) -> list[tuple[str, str]]:
+    """Each output that differs from the reference: where, and how."""
+    found_at = []
+    for case, found in zip(attempt.cases, attempt.outputs, strict=True):
+        expected = work.compute(candidate, case)
+        for name, value in found.items():
+            if expected is None:
+                continue
+            difference = find_difference(value, expected.get(name))
+            if difference is not None:
+                found_at.append((f"{name} {case.name}", difference.text))
+    return found_at
+
+
+def _place_of(work: Work, attempt: Attempt, right: Candidate, mistake: Mistake) -> str:
+    """The first output that a mistake changes."""
+    wrong = replace(right, rules=change_rules(right.rules, mistake.change))
+    for case, found in zip(attempt.cases, attempt.outputs, strict=True):
+        before, after = work.compute(right, case), work.compute(wrong, case)
+        for name in found:
+            if before is None or after is None or find_difference(after[name], before[name]) is not None:
+                return f"{name} {case.name}"
+    return ""
+
+
+def _describe(work: Work, attempt: Attempt, candidate: Candidate) -> Finding:
+    """A mistake that is not known: what differs where, and what agrees."""
+    places = _differences(work, attempt, candidate)
+    if not places:
+        return _describe_weights(work)
+    where, text = places[0]
+    others = [place for place, _ in places[1:]]
+    every = [
+        f"{name} {case.name}" for case, found in zip(attempt.cases, attempt.outputs, strict=True) for name in found
+    ]
+    right = [place for place in every if place not in {where, *others}]
+    sentence = f"{where} {text}"
+    if others:
+        sentence += f"; also different: {', '.join(others)}"
+    if right:
+        sentence += f"; right: {', '.join(right)}"
+    return Finding("unknown", where, sentence)
+
+
+def _describe_weights(work: Work) -> Finding:
+    """Weights that cannot be read as those of the reference."""
+    listed = ", ".join(f"{one.name} {list(one.value.shape)}" for one in work.given) or "none"
+    shapes = {} if work.reference.shapes is None else work.reference.shapes(work.sizes)
+    wanted = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    text = f"the weights ({listed}) cannot be read as those of {work.reference.name} ({wanted})"
+    return Finding("weights", "__init__", f"{text}; a method load_reference(weights) may take them by these names")
+
+
+def _is_repeatable(work: Work, attempt: Attempt) -> Finding | None:
+    """Whether the first case gives the same again, after all others."""
+    case = attempt.cases[0]
+    again = work.run(replace(case, inputs={name: _clone(value) for name, value in case.inputs.items()}))
+    if agrees(again, attempt.outputs[0]):
+        return None
+    text = "the same input gives another output the second time: dropout in eval mode, or something kept on self"
+    return Finding("differs-between-calls", f"{work.reference.outputs[0]} {attempt.cases[0].name}", text)
+
+
+def _check_inside(work: Work, attempt: Attempt, candidate: Candidate) -> list[Finding]:
+    """What outputs that agree do not show: a second call, inputs that are changed, gradients, dtype and device."""
+    finding = _is_repeatable(work, attempt)
+    if finding is not None:
+        return [finding]
+    findings = _check_gradients(work, attempt, candidate)
+    findings += _check_dtype(attempt)
+    if not findings and work.device.type == "cpu":
+        findings += _check_device(work, attempt)
+    return findings
+
+
+def _gradients(outputs: Outputs, leaves: Sequence[Tensor]) -> list[Tensor] | None:
+    """Gradients of a fixed random sum of all outputs."""
+    generator = torch.Generator().manual_seed(SEED)
+    total: Tensor | None = None
+    for name in sorted(outputs):
+        value = outputs[name]
+        if isinstance(value, Tensor) and value.is_floating_point():
+            factor = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
+            if value.requires_grad:
+                total = (value * factor).sum() + (0 if total is None else total)
+    if total is None:
+        return None
+    found = torch.autograd.grad(total, leaves, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=True)]
+
+
+def _check_gradients(work: Work, attempt: Attempt, candidate: Candidate) -> list[Finding]:
+    """Gradients of the inputs and of all weights, against those of the reference."""
+    weights = [] if work.loaded is not None else [one for one in work.given if one.value.requires_grad]
+    for case, found in zip(attempt.cases, attempt.outputs, strict=True):
+        inputs = {
+            name: value for name, value in case.inputs.items() if isinstance(value, Tensor) and value.requires_grad
+        }
+        leaves = [*inputs.values(), *(one.value for one in weights)]
+        expected = work.compute(candidate, case)
+        if not leaves or expected is None:
+            continue
+        names = [*(f"input {name}" for name in inputs), *(one.name for one in weights)]
+        shared = {name: expected[name] for name in found}
+        own, right = _gradients(found, leaves), _gradients(shared, leaves)
+        if right is None:
+            continue
+        if own is None:
+            text = "no gradient flows back from the output: detach, no_grad, .data or .item() cuts it off"
+            return [Finding("no-gradient", f"{work.reference.outputs[0]} {case.name}", text)]
+        for name, one, wanted in zip(names, own, right, strict=True):
+            difference = find_difference(one, wanted, LOOSE)
+            if difference is not None:
+                where = f"gradient of {name} {case.name}"
+                known = _known_gradient(work, case, candidate, leaves, own, [*found])
+                if known is not None:
+                    return [Finding(known.name, where, known.text)]
+                return [Finding("gradient", where, f"the values agree, but the {where} {difference.text}")]
+    return []
+
+
+def _known_gradient(
+    work: Work, case: Case, candidate: Candidate, leaves: Sequence[Tensor], own: Sequence[Tensor], names: Sequence[str]
+) -> Mistake | None:
+    """The known mistake that has these gradients."""
+    for mistake in work.reference.mistakes:
+        outputs = work.compute(replace(candidate, rules=change_rules(candidate.rules, mistake.change)), case)
+        if outputs is None or any(name not in outputs for name in names):
+            continue
+        found = _gradients({name: outputs[name] for name in names}, leaves)
+        if found is not None and all(find_difference(a, b, LOOSE) is None for a, b in zip(own, found, strict=True)):
+            return mistake
+    return None
+
+
+def _check_dtype(attempt: Attempt) -> list[Finding]:
+    for case, found in zip(attempt.cases, attempt.outputs, strict=True):
+        for name, value in found.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != attempt.dtype:
+                wanted, own = (str(dtype).removeprefix("torch.") for dtype in (attempt.dtype, value.dtype))
+                text = f"{name} is {own} for inputs and weights of {wanted}"
+                return [Finding("other-dtype", f"{name} {case.name}", text)]
+    return []
+
+
+def _check_device(work: Work, attempt: Attempt) -> list[Finding]:
+    """Whether it makes tensors on the CPU where its inputs are elsewhere: tried on torch's device without memory."""
+    if not isinstance(work.target, nn.Module) or work.reference.run is not None:
+        return []
+    case = attempt.cases[0]
+    meta = replace(
+        case,
+        inputs={
+            name: value.detach().to("meta") if isinstance(value, Tensor) else value
+            for name, value in case.inputs.items()
+        },
+    )
+    try:
+        with quiet():
+            work.target.to("meta")
+        work.run(meta)
+    except StudentError as error:
+        if "same device" in error.text or ("meta" in error.text and "cpu" in error.text):
+            text = "it makes a tensor on the CPU while its inputs are on another device: use device=x.device"
+            return [Finding("makes-cpu-tensors", error.where, text)]
+    return []
+
+
+def _list_checked(work: Work, attempt: Attempt, passed: bool) -> list[str]:
+    """What was compared."""
+    checked = [
+        f"{name} {case.checks}" for case, found in zip(attempt.cases, attempt.outputs, strict=True) for name in found
+    ]
+    missing = [name for name in work.reference.outputs if name not in attempt.outputs[0]]
+    checked += [f"not {name}, which it does not return" for name in missing]
+    if passed:
+        leaves = [name for case in attempt.cases for name, one in case.inputs.items() if _has_gradient(one)]
+        checked += [f"gradient of {name}" for name in dict.fromkeys(leaves)]
+        if work.given and work.loaded is None:
+            checked.append("gradients of all weights")
+        checked.append(str(attempt.dtype).removeprefix("torch."))
+        checked.append("a second call")
+        checked += [] if attempt.form is None else [attempt.form]
+    return [*dict.fromkeys(checked)]
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad

@@ -1,0 +1,1 @@
+"""The references by theme: attention, transformers, images, recurrence, text and learning."""
