@@ -17,8 +17,8 @@ test-slow: .venv/.test .venv/.ray
 	$(BIN)/pytest -m slow
 
 lint: .venv/.lint
-	$(BIN)/ruff check benchmarks src tests
-	$(BIN)/ruff format --check benchmarks src tests
+	$(BIN)/ruff check benchmarks docs/figures src tests
+	$(BIN)/ruff format --check benchmarks docs/figures src tests
 	$(BIN)/codespell README.md CHANGELOG.md docs benchmarks src
 	$(BIN)/mypy
 

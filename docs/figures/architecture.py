@@ -31,6 +31,7 @@ SHELVES = [
     ("studies", "many runs, one answer"),
     ("web", "live page and reports"),
     ("labs", "theory with checks"),
+    ("course", "checks of student code"),
     ("trace", "computation graphs"),
     ("interchange", "weights of transformers"),
     ("extras", "ideas of single papers"),
@@ -80,10 +81,10 @@ def draw_parts() -> None:
         axes.text(0.35, low + 0.22, "  ".join(names), fontsize=9, family="monospace", va="center", color=INK)
         axes.text(5.65, low + 0.22, role, fontsize=8, va="center", ha="right", color="#444444")
     for row, (name, role) in enumerate(SHELVES):
-        low = 4.3 - 0.67 * row
-        box(axes, (6.5, low), (2.3, 0.58), ORANGE)
-        axes.text(6.65, low + 0.38, name, fontsize=9, family="monospace", va="center", color=INK)
-        axes.text(6.65, low + 0.16, role, fontsize=8, va="center", color="#444444")
+        low = 4.37 - 0.585 * row
+        box(axes, (6.5, low), (2.3, 0.52), ORANGE)
+        axes.text(6.65, low + 0.36, name, fontsize=9, family="monospace", va="center", color=INK)
+        axes.text(6.65, low + 0.14, role, fontsize=8, va="center", color="#444444")
     arrow(axes, (6.45, 2.5), (5.87, 2.5))
     axes.text(6.16, 2.62, "import", fontsize=8, ha="center", color="#444444")
     save(axes, "architecture.png")

@@ -14,7 +14,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "results")  # these are records
 REFERENCE = "bb387736116b25e4"
 """Start of the digest of the text that comes with Python 3.11.7, whose numbers pages show."""
-LONG = ("classification.md", "index.md", "length.md", "translation.md")  # pages that train for more than five seconds
+LONG = (
+    *("classification.md", "index.md", "length.md", "translation.md"),
+    *("tutorials/compare.md", "tutorials/fine-tune.md", "tutorials/own-mixer.md"),
+)
+"""Pages that train for more than five seconds."""
 
 
 NEEDS = {
@@ -35,6 +39,7 @@ NEEDS = {
     "studies.md": ("studies",),
     "trace.md": ("trace",),
     "training.md": ("web",),
+    "tutorials/compare.md": ("studies",),
     **{f"labs/{name}.md": ("labs",) for name in ("complexity", "concepts", "kronecker", "low-rank", "masking")},
     **{f"labs/{name}.md": ("labs",) for name in ("scaling", "unroll")},
 }
