@@ -51,6 +51,7 @@ def test_it_resumes_bit_identically_after_a_kill(tmp_path):
     def log(self, step, **values):
         if step == 12:
             os.kill(os.getpid(), signal.SIGKILL)
+        return b""
 
     words = ["train", "digit-sum", *SMALL, "--out", str(tmp_path / "killed"), "--json", "--save-minutes", "1e-9"]
     done = forked.run(words, {}, first=lambda: setattr(RunFolder, "log", log))
