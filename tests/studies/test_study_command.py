@@ -282,6 +282,16 @@ def test_a_dry_run_lists_cells_and_time_and_runs_nothing(file, engine, capsys):
     assert engine.jobs == []
 
 
+def test_a_dry_run_says_how_far_its_estimates_are(file, engine, capsys, monkeypatch):
+    """On a processor the first steps of many large models take minutes."""
+    monkeypatch.setattr("anaphor.studies.command.estimate_range", lambda run, threads: (10.0, 20.0))
+    monkeypatch.setattr("anaphor.progress.LINE_SECONDS", -1.0)
+    assert main(["study", str(file), "--dry-run", "--device", "cpu"]) == 0
+    shown = capsys.readouterr()
+    assert [line.partition(",")[0] for line in shown.err.splitlines() if "estimating" in line] == ["estimating: 50%"]
+    assert "estimating" not in shown.out
+
+
 @pytest.mark.parametrize(("slots", "total"), [(1, 140), (2, 70), (3, 50), (4, 50), (16, 50)])
 def test_the_estimated_time_of_all_cells_is_not_below_that_of_one(slots, total, file, engine, capsys, monkeypatch):
     engine.slots, durations = slots, {"lstm": (50.0, 50.0), "gru": (20.0, 20.0)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from anaphor.config import look_up
 from anaphor.errors import AnaphorError, ConfigError, count_noun
-from anaphor.progress import duration
+from anaphor.progress import Bar, SecondBar, duration
 from anaphor.studies.axes import format_setting
 from anaphor.studies.cell import make_cell
 from anaphor.studies.claims import Claims, refuse_workers
@@ -139,8 +139,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     rows: list[dict[str, Any]] = []
     left: list[tuple[float, float]] = []
     ranges: dict[str, list[tuple[float, float]]] = {}  # of all values that are tuned, by setting
-    for setting in settings:
-        low, high = estimate_range(setting.run, options.threads)
+    for setting, (low, high) in zip(settings, _estimate_ranges(settings, options.threads), strict=True):
         ranges.setdefault(format_setting(setting.parameters), []).append((low, high))
         for seed in spec.tuning_seeds if spec.tune else spec.seeds:
             cell = make_cell(setting, seed, folder / "cells", spec.task, options.threads)
@@ -182,6 +181,15 @@ def describe_size(spec: StudySpec, setting: Setting) -> dict[str, str]:
         return {}
     by, difference = spec.match["by"], format_difference(setting.size, spec.match["parameters"])
     return {"size": f"{by} {getattr(setting.run, by)}, {setting.size:,} parameters, {difference}"}
+
+
+def _estimate_ranges(settings: Sequence[Setting], threads: int) -> Iterator[tuple[float, float]]:
+    """The time of a cell of each setting. Progress is shown: the first steps of a large model may take a minute."""
+    with Bar("estimating") as bar:
+        show = SecondBar(bar, alone=True)
+        for number, setting in enumerate(settings):
+            show("estimating", number / len(settings))
+            yield estimate_range(setting.run, threads)
 
 
 def total_time(durations: Sequence[float], slots: int) -> float:
