@@ -71,6 +71,8 @@ if TYPE_CHECKING:  # names for type checkers and editors; at run time they are l
     from anaphor.registry import register_verb as register_verb
     from anaphor.studies import StudySpec as StudySpec
     from anaphor.studies import read_study as read_study
+    from anaphor.studies.api import study as study
+    from anaphor.studies.results import StudyResult as StudyResult
     from anaphor.tasks.evaluations import Evaluation as Evaluation
     from anaphor.tasks.evaluations import Variant as Variant
     from anaphor.tasks.lm import LanguageRunSpec as LanguageRunSpec
@@ -148,6 +150,8 @@ _PUBLIC = {
         "register_verb",
     ),
     "anaphor.studies": ("StudySpec", "read_study"),
+    "anaphor.studies.api": ("study",),
+    "anaphor.studies.results": ("StudyResult",),
     "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
     "anaphor.tasks.model_options": ("LanguageModelSection",),
     "anaphor.tasks.token_experiment": ("TokenExperiment", "position_metrics", "score_positions"),

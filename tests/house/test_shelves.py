@@ -22,7 +22,7 @@ VERBS = {
 }
 FUNCTIONS = {
     "interchange": ("convert", "export", "interchange"),
-    "studies": ("StudySpec", "read_study"),
+    "studies": ("StudyResult", "StudySpec", "read_study", "study"),
     "trace": ("trace",),
     "labs": ("LABS",),
     "web": ("compare_runs",),

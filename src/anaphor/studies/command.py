@@ -6,7 +6,7 @@ import heapq
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from anaphor.studies.cell import make_cell
 from anaphor.studies.claims import Claims, refuse_workers
 from anaphor.studies.engines import ENGINES, Engine, build_engine
 from anaphor.studies.import_runs import import_runs
-from anaphor.studies.progress import make_progress
+from anaphor.studies.progress import LineProgress, make_progress
 from anaphor.studies.report import report
 from anaphor.studies.shared_folder import choose_log, join_folder, run_shared
 from anaphor.studies.size_matching import format_difference
@@ -33,15 +33,12 @@ PARTIAL = 4
 """Exit code of a study of which some cells failed."""
 
 
+ProgressMaker = Callable[[StudySpec, Sequence[Setting] | None, int], LineProgress]
+
+
 def run_study(spec: StudySpec, folder: Path, options: Options) -> int:
     """Train the cells that are not finished, report, and print the result. Returns the exit code."""
-    settings = None if spec.is_search else spec.settings()
-    validate_study(spec, settings)
-    validate_data([spec.example_setting()] if settings is None else settings, spec.task)
-    if not options.force:
-        validate_sealed(spec, folder, options.threads)
-    run = run_worker if options.worker else run_alone
-    result = run(spec, folder, settings, options)
+    result = execute_study(spec, folder, options, make_progress)
     if result is None:
         return 0
     print_result(result, options)
@@ -49,15 +46,25 @@ def run_study(spec: StudySpec, folder: Path, options: Options) -> int:
     return PARTIAL if any(cell["status"] in ("failed", "diverged") or "untested" in cell for cell in cells) else 0
 
 
+def execute_study(spec: StudySpec, folder: Path, options: Options, progress: ProgressMaker) -> dict[str, Any] | None:
+    """Train the cells that are not finished, and report. None where another worker reports."""
+    settings = None if spec.is_search else spec.settings()
+    validate_study(spec, settings)
+    validate_data([spec.example_setting()] if settings is None else settings, spec.task)
+    if not options.force:
+        validate_sealed(spec, folder, options.threads)
+    with make_engine(options, spec.base["device"]) as engine:
+        shown = progress(spec, settings, engine.slots)
+        if options.worker:
+            return run_worker(spec, folder, engine, shown, options)
+        return run_alone(spec, folder, engine, shown, options)
+
+
 def run_alone(
-    spec: StudySpec, folder: Path, settings: Sequence[Setting] | None, options: Options
-) -> dict[str, Any] | None:
+    spec: StudySpec, folder: Path, engine: Engine, progress: LineProgress, options: Options
+) -> dict[str, Any]:
     """The result of a study that is run by this process alone."""
-    with (
-        make_engine(options, spec.base["device"]) as engine,
-        lock_study(folder),
-        make_progress(spec, settings, engine.slots) as progress,
-    ):
+    with lock_study(folder), progress:
         refuse_workers(folder)
         study = Study(spec, folder, engine, progress, options.threads)
         if options.of is not None:
@@ -68,14 +75,10 @@ def run_alone(
 
 
 def run_worker(
-    spec: StudySpec, folder: Path, settings: Sequence[Setting] | None, options: Options
+    spec: StudySpec, folder: Path, engine: Engine, progress: LineProgress, options: Options
 ) -> dict[str, Any] | None:
     """The result of a study that workers share; None where another one reports."""
-    with (
-        join_folder(spec, folder) as claims,  # which are given back when the engine has stopped its cells
-        make_engine(options, spec.base["device"]) as engine,
-        make_progress(spec, settings, engine.slots) as progress,
-    ):
+    with join_folder(spec, folder) as claims, progress, engine:  # its cells end before the claims are given back
         study = Study(spec, folder, engine, progress, options.threads, claims, choose_log(folder))
         with explain_interruption(study):
             if not run_shared(study, claims):

@@ -72,6 +72,13 @@ class LineProgress:
         return [f"{done} of {count_noun(self.cells, 'cell')} done", f"about {duration(seconds)} left"]
 
 
+class NoProgress(LineProgress):
+    """Nothing is shown."""
+
+    def on_status(self, cell: Cell, status: str, reason: str = "") -> None:
+        pass
+
+
 class TableProgress(LineProgress):
     """All settings with their seeds in a table that is redrawn on changes."""
 
@@ -134,3 +141,8 @@ def make_progress(spec: StudySpec, settings: Sequence[Setting] | None, slots: in
     if sys.stderr.isatty():
         return TableProgress(spec, settings, slots)
     return LineProgress(spec, None if settings is None else spec.count_cells(), slots)
+
+
+def make_no_progress(spec: StudySpec, settings: Sequence[Setting] | None, slots: int) -> LineProgress:
+    """The same, where none is to be shown."""
+    return NoProgress(spec, None if settings is None else spec.count_cells(), slots)

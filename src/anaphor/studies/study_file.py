@@ -45,7 +45,11 @@ def read_study(
     path = Path(path)
     for file in imports:
         import_file(file)
-    values = read_mapping(path)
+    return read_study_values(read_mapping(path), path, name or path.stem, data)
+
+
+def read_study_values(values: dict[str, Any], path: Path, name: str, data: str | None = None) -> StudySpec:
+    """The study of what its file has. `path` stands in messages."""
     by_data = values.pop("with_data", {})
     if not isinstance(by_data, dict) or not all(isinstance(part, dict) for part in by_data.values()):
         raise ConfigError(f"{path}: with_data must map names of data sets to what is different for them")
@@ -56,7 +60,7 @@ def read_study(
     if data is not None:
         base["data"] = data
     try:
-        return _build_study(path, {"name": name or path.stem, **values, **special, "task": task, "base": base})
+        return _build_study(path, {"name": name, **values, **special, "task": task, "base": base})
     except ConfigError as error:
         raise error if str(error).startswith(f"{path}: ") else ConfigError(f"{path}: {error}") from None
 

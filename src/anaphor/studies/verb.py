@@ -103,15 +103,20 @@ def default_name(spec: StudySpec) -> str:
 
 def build_spec(options: Options) -> StudySpec:
     """The study, overridden by the command line."""
-    for name in ("threads", "per_device", "workers"):
-        check_range(1, MAX_WORKERS, **{name: getattr(options, name)})
+    check_counts(options)
     if options.worker and (options.of is not None or options.dry_run):
         other = "--dry-run" if options.dry_run else "--of"
         raise ConfigError(f"--worker trains the cells of a study with others: leave it out with {other}")
-    spec = _override(_read_given(options), options)
+    spec = override(_read_given(options), options)
     if options.worker and spec.is_search:
         raise ConfigError(f"method {spec.method} draws settings by earlier results: --worker needs grid, zip or list")
     return spec
+
+
+def check_counts(options: Options) -> None:
+    """Raise for numbers of processes and threads that no machine has."""
+    for name in ("threads", "per_device", "workers"):
+        check_range(1, MAX_WORKERS, **{name: getattr(options, name)})
 
 
 def _read_given(options: Options) -> StudySpec:
@@ -122,16 +127,17 @@ def _read_given(options: Options) -> StudySpec:
         if any(given is not None for given in (options.data, options.init, options.seeds)) or options.set:
             raise ConfigError(f"--of {options.of} has its own settings: leave out --data, --init, --seeds and --set")
         return read_study_of(options.of, find_study_file(options.study))
-    spec = read_study(find_study_file(options.study), data=options.data)
+    file = find_study_file(options.study)
+    spec = read_study(file, data=options.data)
     given = dict(read_assignment(word) for word in options.set)
     if options.init is not None:
         given["init"] = options.init
     for name in [*given, *(["data"] if options.data is not None else [])]:
-        refuse_varied(spec, name, options.study)
+        refuse_varied(spec, name, str(file))
     return spec.with_base(**given)
 
 
-def _override(spec: StudySpec, options: Options) -> StudySpec:
+def override(spec: StudySpec, options: Options) -> StudySpec:
     """The study with other seeds, metric, test and device."""
     device = None if options.of is not None else spec.base.get("device")  # a run may be measured on another device
     spec = spec.with_base(device=options.device or device or "auto")
@@ -151,8 +157,8 @@ def _override(spec: StudySpec, options: Options) -> StudySpec:
     return dataclasses.replace(spec, **changes)
 
 
-def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
-    """Refuse to set what the study varies itself: it would have no effect."""
+def refuse_varied(spec: StudySpec, name: str, file: str) -> None:
+    """Refuse to set what the study in a file varies itself: it would have no effect."""
     if name in ("seed", "seeds"):
         raise ConfigError(f"--set {name}: use --seeds, or a list of seeds in the study's file")
     if name == "device":
@@ -166,10 +172,7 @@ def refuse_varied(spec: StudySpec, name: str, study: str) -> None:
     given = {**spec.axes, **tuned}.get(axis, ())
     values = f" ({', '.join(map(format_value, given))})" if given else ""
     where = "tune" if axis in tuned else "parameters"
-    raise ConfigError(
-        f"{flag}: the study varies {varied}{values}; for other values edit `{where}` in a copy of "
-        f"{find_study_file(study)}"
-    )
+    raise ConfigError(f"{flag}: the study varies {varied}{values}; for other values edit `{where}` in a copy of {file}")
 
 
 def read_assignment(word: str) -> tuple[str, Any]:
