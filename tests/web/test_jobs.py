@@ -44,6 +44,20 @@ def alive(process):
     return True
 
 
+def test_the_worker_can_be_started_before_the_first_job_which_it_then_serves():
+    async def scene(queue):
+        queue.warm()
+        queue.warm()
+        while queue._process is None:
+            await asyncio.sleep(0)
+        early = queue._process.pid
+        return early, json.loads((await finish(submit(queue, "one"))).result)["process"]
+
+    early, served = play(scene)
+    assert early == served
+    assert not alive(served)
+
+
 def test_one_worker_serves_all_jobs_in_their_order_and_leaves_with_the_server():
     async def scene(queue):
         first, second = await finish(submit(queue, "one"), submit(queue, "prints"))

@@ -34,7 +34,7 @@ GET_ROUTES = (
     "/api/job",
     "/api/command",
 )
-POST_ROUTES = ("/api/cancel", "/api/stop", "/api/resume", *(f"/api/{verb}" for verb in VERBS))
+POST_ROUTES = ("/api/cancel", "/api/stop", "/api/resume", "/api/warm", *(f"/api/{verb}" for verb in VERBS))
 ROUTES = (*GET_ROUTES, *POST_ROUTES, "/nowhere", "/api/nothing", "/static/nothing", "//", "/?token=x")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "WHATEVER")
 POLICY = (

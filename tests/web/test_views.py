@@ -279,11 +279,13 @@ def look(folder):
     return anaphor.load_run(hybrid_of(folder)).look(SENTENCE)
 
 
-def test_a_click_on_a_head_loads_exactly_that_head(tab, served, ids, look):
+def test_the_clearest_head_is_loaded_first_then_all_as_thumbnails_and_a_click_shows_one(tab, served, ids, look):
     open_view(tab, served, "look", run=ids["hybrid"], text=SENTENCE)
     tab.wait_for_selector(".look-attention[data-shown]")
-    maps = [body for body in posted(tab, "/api/head") if "tap" in body]
-    assert len(maps) == 1, "one head travels at a time"
+    tab.wait_for_selector(".thumbs[data-shown]")
+    maps = [(body["tap"], body["head"]) for body in posted(tab, "/api/head") if "tap" in body]
+    assert maps[0] == (look.heads[0].name, look.heads[0].head)
+    assert len(maps) == len(set(maps)) == tab.locator(".thumbs button").count() == len(look.heads), "each travels once"
     shown = tab.locator("table.heads tr.now td").first.inner_text()
     row = tab.locator("table.heads tbody tr:not(.now)").first
     name, statistics = row.locator("td").first.inner_text(), row.locator("td").all_inner_texts()
@@ -292,8 +294,8 @@ def test_a_click_on_a_head_loads_exactly_that_head(tab, served, ids, look):
     layer, head = map(int, re.findall(r"\d+", name))
     tap = f"layers.{layer}.mixer.weights"
     tab.wait_for_selector(f".look-attention[data-shown='{tap}/{head}']")
-    asked = [body for body in posted(tab, "/api/head") if "tap" in body][1:]
-    assert [(body["tap"], body["head"]) for body in asked] == [(tap, head)]
+    assert tab.locator(".thumbs button[aria-pressed=true]").get_attribute("data-at") == f"{tap}/{head}"
+    assert len([body for body in posted(tab, "/api/head") if "tap" in body]) == len(maps)
     assert f"head={head}" in address_of(tab)
     (expected,) = [one for one in look.heads if (one.name, one.head) == (tap, head)]
     assert statistics[1] == f"{expected.entropy:.2f}"

@@ -77,7 +77,8 @@ class Job:
 
 
 class Jobs:
-    """The queue and its worker, which is started at the first job and again after it was killed or has died."""
+    """The queue and its worker, which is started for a page, at the latest at the first job, and again after it was
+    killed or has died."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self.jobs: dict[str, Job] = {}
@@ -100,6 +101,11 @@ class Jobs:
         if self._task is None:
             self._task = asyncio.create_task(self._work())
         return job
+
+    def warm(self) -> None:
+        """Start the worker before its first job: it loads torch, which takes seconds."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(is_early=True))
 
     def _forget(self) -> None:
         """Drop the oldest of too many results."""
@@ -132,7 +138,10 @@ class Jobs:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._stop()
 
-    async def _work(self) -> None:
+    async def _work(self, *, is_early: bool = False) -> None:
+        if is_early:
+            with contextlib.suppress(OSError):  # the first job says why
+                self._process = await self._start()
         while True:
             while not self._waiting:
                 self._news.clear()

@@ -75,6 +75,7 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
         Route("/api/command", api.get_command, methods=["GET"]),
         Route("/api/stop", api.stop_or_resume, methods=["POST"]),
         Route("/api/resume", api.stop_or_resume, methods=["POST"]),
+        Route("/api/warm", api.warm, methods=["POST"]),
         Route("/api/cancel", api.cancel, methods=["POST"]),
         *(Route(f"/api/{verb}", api.submit, methods=["POST"]) for verb in VERBS),
     ]
@@ -264,6 +265,13 @@ class Api:
             plain["error"] = job.error
         result = b"," + b'"result":' + job.result + b"}" if job.state == "done" else b"}"
         return Response(encode(plain)[:-1] + result, 413 if job.is_too_large else 200, media_type="application/json")
+
+    async def warm(self, request: Request) -> Response:
+        """A page is open whose models may be asked for soon."""
+        if await _read_body(request):
+            raise HTTPException(400, "this takes no values")
+        self.jobs.warm()
+        return Response(encode({}), media_type="application/json")
 
     async def cancel(self, request: Request) -> Response:
         job = self._job((await _read_body(request)).get("job"))

@@ -2,6 +2,7 @@
 // canvas is fixed inside a scrolling window, and a spacer sets the scrollable size.
 
 const ROOM = 9; // least size of a cell in pixels for a label next to it
+const READABLE_COLUMNS = 65, READABLE = 12; // columns whose labels are to be readable: 64 tokens and the boundary
 
 class Grid {
   constructor(host, about, { moved = () => {}, picked = () => {} }) {
@@ -45,11 +46,11 @@ class Grid {
     this.later();
   }
 
-  // The cell size at which everything fits.
+  // The cell size at which everything fits, or that of readable labels where there are few columns: then the map scrolls.
   fitting(what) {
     const wide = (this.window.clientWidth || 800) - 130, high = 0.8 * innerHeight - 120;
     const least = what.square ? Math.min(wide / what.columns, high / what.rows) : wide / what.columns;
-    return Math.max(1, Math.min(what.square ? 44 : 30, Math.floor(least)));
+    return Math.max(what.columns <= READABLE_COLUMNS ? READABLE : 1, Math.min(what.square ? 44 : 30, Math.floor(least)));
   }
 
   later() {

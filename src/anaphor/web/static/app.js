@@ -5,6 +5,7 @@
 // views put their own names inside a block `{ … }`: all scripts share one scope. The page starts when all have been read.
 
 const views = {};
+const WARM = 1500; // ms until the process with the models is started: a page that is reloaded at once needs none
 const live = data.mode === "live";
 let listing = { folder: "", runs: [], studies: [], differing: [], labels: {}, version: "" };
 
@@ -326,6 +327,7 @@ async function start() {
       open = true;
       addEventListener("popstate", openView);
       await openView();
+      if (live && listing.runs.some((run) => run.offers?.includes("look"))) setTimeout(() => send("/api/warm", {}).catch(() => {}), WARM);
     } else if (changed) {
       showTabs();
       await untilReleased();

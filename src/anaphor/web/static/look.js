@@ -50,7 +50,15 @@ const lookKinds = {};
       this.result = make("div", "", "inside");
       this.element.append(this.form, this.work.element, this.mapWork.element, this.unitWork.element, this.result);
       this.fillRuns();
+      this.fitControls();
       await this.look();
+    }
+
+    // The controls of a run's kind, before there is an answer: whoever counts images is shown one.
+    fitControls() {
+      const isImage = find_run(this.run)?.counted === "images";
+      this.fileField.hidden = !live || !isImage;
+      this.textEntry.hidden = isImage;
     }
 
     fillRuns() {
@@ -105,6 +113,7 @@ const lookKinds = {};
       if (!same) {
         this.image = null;
         this.area.value = this.number.value = "";
+        this.fitControls();
       }
       await this.look();
     }

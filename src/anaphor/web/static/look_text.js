@@ -1,6 +1,8 @@
 "use strict";
 // A text inside a model: tokens in color, next tokens, attention, head statistics, gates and states, continuations.
 {
+  const THUMBS = 48, THUMB_TOKENS = 128; // heads and tokens up to which all maps are shown at once
+
   class TextInside {
     constructor(host, inside) {
       const { answer, state } = inside;
@@ -17,6 +19,7 @@
       this.host.append(...[this.text, this.attention, this.units].filter(Boolean));
       this.select(this.token, false);
       await Promise.all([this.attention && this.attend(), this.units && this.walk()]);
+      if (this.thumbs) this.drawThumbs().catch(showError); // after what the reader has asked for
     }
 
     // ---- the text
@@ -181,9 +184,41 @@
       this.matrix = new Grid(this.matrixHost, "Attention", { moved: (cell) => this.list(cell ? cell.row : this.token), picked: (row) => this.select(row) });
       this.lines = new Lines(this.linesHost, { moved: (row) => this.list(row ?? this.token), picked: (row) => this.select(row) });
       section.append(bar, split);
+      if (this.hasThumbs()) section.append(make("h3", "All heads"), this.thumbs = make("div", "", "thumbs"));
       if (answer.heads.length) section.append(...this.statistics());
       this.section = section;
       return section;
+    }
+
+    // ---- thumbnails: each map travels, so they are for texts of moderate length
+
+    hasThumbs() {
+      const { layers, tokens } = this.answer, count = layers.reduce((sum, { heads }) => sum + heads, 0);
+      return count > 1 && count <= THUMBS && tokens.length <= THUMB_TOKENS;
+    }
+
+    async drawThumbs() {
+      const waiting = [], work = new Work("Loading the maps of all heads");
+      this.thumbs.replaceChildren(...this.answer.layers.map((layer) => {
+        const line = make("div", "", "line");
+        line.append(make("span", /^\d/.test(layer.label) ? `layer ${layer.label}` : layer.label));
+        for (let head = 0; head < layer.heads; head++) {
+          const canvas = make("canvas"), button = action("", `${layer.label}, head ${head}`, () => this.open(layer.tap, String(head)));
+          button.replaceChildren(canvas, make("span", `head ${head}`));
+          button.dataset.at = `${layer.tap}/${head}`;
+          line.append(button);
+          waiting.push([canvas, layer, head]);
+        }
+        return line;
+      }));
+      this.mark();
+      for (const [canvas, layer, head] of waiting) {
+        const found = await this.inside.map({ tap: layer.tap, head }, Weights, work);
+        if (!this.thumbs.isConnected || this.state.closed) return;
+        if (found) thumb(canvas, found.map, layer.causal); // a report need not have every map
+        else canvas.parentElement.hidden = true;
+      }
+      this.thumbs.dataset.shown = waiting.length;
     }
 
     statistics() {
@@ -201,6 +236,7 @@
     }
 
     mark() {
+      for (const button of this.thumbs?.querySelectorAll("button") ?? []) button.setAttribute("aria-pressed", String(button.dataset.at === `${this.tap}/${this.head}`));
       for (const row of this.table?.querySelectorAll("tbody tr") ?? []) row.classList.toggle("now", row.dataset.at === `${this.tap}/${this.head}`);
     }
 
