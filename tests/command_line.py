@@ -1,5 +1,6 @@
 """Words of command lines, where a flag may be given once only."""
 
+import re
 from collections.abc import Sequence
 
 
@@ -13,6 +14,14 @@ def override(words: Sequence[str], *more: str) -> list[str]:
         if not dropping:
             kept.append(word)
     return [*kept, *more]
+
+
+START_LINE = re.compile(r"training [\w-]+: model |[\d,]+ parameters on ")
+
+
+def without_start_lines(text: str) -> list[str]:
+    """Lines on stderr without those that say what is trained."""
+    return [line for line in text.splitlines() if not START_LINE.match(line)]
 
 
 def _field(word: str) -> str:

@@ -16,6 +16,7 @@ from anaphor.imported_files import IMPORTED
 from anaphor.operations import KERNELS
 from anaphor.training.curves import draw_curves
 from browsing import open_browser
+from command_line import without_start_lines
 
 # Kernels that a GPU would compile are interpreted where there is none; Triton asks when it is first imported.
 if not torch.cuda.is_available():
@@ -117,14 +118,15 @@ def _curves(request):
 
 @pytest.fixture
 def error_of(capsys):
-    """A function that runs a command that is refused, with exit code 2 and one line, and returns that line."""
+    """A function that runs a command that is refused, with exit code 2 and one line, and returns that line. It comes
+    after the line that says what is trained, where there is one."""
 
     def error_of(words):
         capsys.readouterr()
         assert main(words) == 2
         printed = capsys.readouterr()
         assert printed.out == ""
-        (line,) = printed.err.splitlines()
+        (line,) = without_start_lines(printed.err)
         assert line.startswith("anaphor: ")
         return line.removeprefix("anaphor: ")
 

@@ -1,6 +1,8 @@
 """Long scoring reports its progress and can be cancelled, and text that was scored is not translated again."""
 
 import dataclasses
+import itertools
+import re
 import signal
 from types import SimpleNamespace
 
@@ -21,8 +23,8 @@ from anaphor.training.callbacks import NullCallback
 pytestmark = pytest.mark.usefixtures("own_cache", "single_precision")
 
 
-def step(progress, loss, count):
-    return SimpleNamespace(progress=progress, loss=loss, count=count)
+def step(progress, loss, count, number=1):
+    return SimpleNamespace(progress=progress, loss=loss, count=count, step=number)
 
 
 def evaluation(epoch, result):
@@ -170,6 +172,33 @@ def test_without_a_terminal_there_is_one_line_in_ten_seconds(monkeypatch, capsys
     assert 6 <= len(lines) <= 9
     assert lines[0].startswith("epoch 0: ")
     assert lines[-1].startswith("epoch 59: "), "the last validation is printed"
+
+
+def test_without_a_terminal_training_is_seen_before_the_first_validation(monkeypatch, capsys):
+    clock = Time(monkeypatch)
+    with Bar("training") as bar:
+        for number in range(1, 3601):  # a step each second
+            clock.now += 1
+            bar.on_step(step(number / 3600, 2.0, 100 * number, number))
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"step 4: training loss 2\.0000; \d+ items/s, .* left", lines[0])
+    numbers = [int(line.partition(":")[0].removeprefix("step ").replace(",", "")) for line in lines]
+    gaps = [after - before for before, after in itertools.pairwise(numbers)]
+    assert gaps == sorted(gaps), "lines become rarer"
+    assert (10 <= gaps[0] <= 12, 55 <= gaps[-1] <= 61) == (True, True)
+
+
+def test_lines_about_steps_delay_no_validation(monkeypatch, capsys):
+    clock = Time(monkeypatch)
+    with Bar("training") as bar:
+        for number in range(1, 61):
+            clock.now += 1
+            bar.on_step(step(number / 60, 2.0, number, number))
+            if number % 15 == 0:
+                bar.on_evaluation(evaluation(number // 15, valid(1.0)))
+                shown = capsys.readouterr().err.splitlines()
+                assert shown[-1].startswith(f"epoch {number // 15}: ")
+                assert len(shown) <= 3
 
 
 @pytest.mark.parametrize(("epoch", "shown"), [(3, "3"), (1.254, "1.25"), (0.0038, "0.004"), (0.00011, "0.0001")])

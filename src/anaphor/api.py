@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -24,6 +25,7 @@ from anaphor.training.options import TrainOptions, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, merge_settings, read_base_settings
+from anaphor.training.start_lines import describe_plan
 from anaphor.training.task import TaskDefinition, recipe_file
 from anaphor.typecheck import check_value, checks_arguments
 
@@ -178,6 +180,8 @@ def train(
         folder = unused_folder(spec.model) if out is None else Path(out)
         if callback is None and progress:
             bar = stack.enter_context(Bar("training", definition))
+            bar.inform(describe_plan(spec))
+            options = replace(options, inform=bar.inform)
             stack.enter_context(progress_listener(SecondBar(bar)))
             callback = bar
         result, _ = train_run(spec, folder, callback, options)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from anaphor.training.callbacks import EvaluationInfo, StepInfo
 
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
+FIRST_SECONDS = 3.0  # of training before the first one
+MOST_SECONDS = 60.0  # between two lines of a long training
 
 
 def duration(seconds: float) -> str:
@@ -63,7 +65,10 @@ class Bar:
         self.task = task
         self.pace: Pace | None = None
         self.mean: float | None = None
+        self.start: float | None = None
+        """When the first step was made."""
         self.last_line: float | None = None
+        self.last_result: float | None = None
         self.withheld: str | None = None
 
     def __enter__(self) -> Bar:
@@ -77,15 +82,21 @@ class Bar:
         if self.withheld is not None:
             print(self.withheld, file=sys.stderr)
 
+    def inform(self, line: str) -> None:
+        """Print a line at once, above the bar where there is one."""
+        print(line, file=sys.stderr)
+
     def print_line(self, line: str, is_result: bool = False) -> None:
-        """A line where there is no terminal: one in ten seconds at most. A result that is withheld is printed at the
-        end, unless a later one was printed."""
+        """A line where there is no terminal: one in ten seconds at most, and a result ten seconds after the last one. A
+        result that is withheld is printed when the next line is due, or at the end, unless a later one was printed."""
         now = time.monotonic()
-        if self.last_line is not None and now - self.last_line < LINE_SECONDS:
+        last = self.last_result if is_result else self.last_line
+        if last is not None and now - last < LINE_SECONDS:
             self.withheld = line if is_result else self.withheld
             return
         self.last_line = now
-        self.withheld = None if is_result else self.withheld
+        if is_result:
+            self.last_result, self.withheld = now, None
         print(line, file=sys.stderr)
 
     def on_step(self, info: StepInfo, /) -> None:
@@ -98,6 +109,22 @@ class Bar:
         if self.progress is not None:
             note = f"loss {self.mean:.3f} · {self._speed(self.pace)}"
             self.progress.update(self.line, completed=min(progress, 1.0), note=note)
+        elif self._is_line_due():
+            line = f"step {info.step:,}: training loss {self.mean:.4f}"
+            line = "; ".join([line, *self._remaining()]) if self.withheld is None else self.withheld
+            self.print_line(line, is_result=self.withheld is not None)
+
+    def _is_line_due(self) -> bool:
+        """Whether it is time for a line about training: soon after the start, then more and more rarely, and never
+        later than a minute after the last one."""
+        now = time.monotonic()
+        if self.start is None:
+            self.start = now
+        if self.last_line is None:
+            return now - self.start >= FIRST_SECONDS
+        if self.withheld is not None:
+            return now - self.last_line >= LINE_SECONDS
+        return now - self.last_line >= min(max(LINE_SECONDS, (now - self.start) / 20), MOST_SECONDS)
 
     def on_evaluation(self, info: EvaluationInfo, /) -> None:
         trained = "" if info.train_loss is None else f"training loss {info.train_loss:.4f}, "

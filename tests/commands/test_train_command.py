@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -164,6 +165,69 @@ def test_a_budget_replaces_that_of_the_file(tmp_path, form):
 def test_divergence_before_the_first_checkpoint_says_so(tmp_path, capsys):
     train("--model", "rnn-relu", "--lr", "1e9", "--clip", "0", "--steps", "30", "--out", "run", code=3)
     assert "there was no checkpoint yet" in capsys.readouterr().err
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    """What comes before torch is imported: its import ends the command."""
+
+    class Importing(Exception):
+        pass
+
+    def stop():
+        raise Importing
+
+    monkeypatch.setattr("anaphor.cli.train.import_torch", stop)
+    return Importing
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        ([], "3 epochs"),
+        (["--epochs", "1"], "1 epoch"),
+        (["--minutes", "0.5"], "0.5 min, validation and scores included"),
+        (["--steps", "9", "--patience", "1"], "9 steps at most, fewer after 1 validation without improvement"),
+    ],
+)
+def test_the_first_line_says_what_is_trained_and_comes_before_torch(capsys, without_torch, more, end):
+    with pytest.raises(without_torch):
+        train(*more, "--out", "run", "--json")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"training lm: model lstm, data text, {end}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("lm --data grammer", "unknown data set 'grammer'; did you mean 'grammar'?"),
+        ("lm --data ./nowhere", "no file or folder at ./nowhere"),
+        ("lm --model lsmt", "unknown model 'lsmt'; did you mean 'lstm'?"),
+        ("translate --data multi30", "unknown data set 'multi30'; did you mean 'multi30k'?"),
+        ("translate --model loung", "unknown model 'loung'; did you mean 'luong'?"),
+        ("images --model vit-tini", "unknown model 'vit-tini'; did you mean 'vit-tiny'?"),
+        ("classify --data negatoin", "unknown data set 'negatoin'; did you mean 'negation'?"),
+    ],
+)
+@pytest.mark.usefixtures("without_torch")
+def test_a_name_that_nobody_knows_is_refused_before_torch_is_imported(error_of, words, said):
+    assert said in error_of(["train", *words.split(), "--out", "run"])
+    assert not Path("run").exists()
+
+
+def test_a_training_ends_with_what_to_do_next(tmp_path, capsys):
+    for out, folder in (("runs/one", ""), (str(tmp_path.parent / "elsewhere"), f" {tmp_path.parent / 'elsewhere'}")):
+        train("--steps", "1", "--out", out)
+        shown = capsys.readouterr()
+        assert shown.err.splitlines()[-1] == f"next: anaphor serve{folder}"
+        assert shown.out.splitlines()[-1] == f"run: {out}"
+
+
+def test_the_second_line_has_parameters_device_and_batches(capsys):
+    train("--steps", "2", "--out", "run")
+    assert re.search(r"^[\d,]+ parameters on the CPU, \d+ batches per epoch, run run$", capsys.readouterr().err, re.M)
+    train("--steps", "3", "--out", "run", "--resume", "--force")
+    assert ", resumed at step 2, run run" in capsys.readouterr().err
 
 
 def test_validations_within_an_epoch_show_its_fraction(capsys):

@@ -10,6 +10,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.training import checkpoint
+from command_line import without_start_lines
 
 TINY = "--width 8 --layers 1 --batch-size 2 --device cpu --steps 4 --eval-every 2 --no-test --json"
 RUNS = {
@@ -71,7 +72,7 @@ def spoil(trained, tmp_path, monkeypatch, capsys):
         checkpoint.write(folder, 4, parts, metadata)
         capsys.readouterr()
         code = main(USES[use])
-        lines = capsys.readouterr().err.splitlines()
+        lines = without_start_lines(capsys.readouterr().err)
         return code, "\n".join(lines)
 
     return spoiled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import os
 import shlex
 import sys
 import time
@@ -22,11 +23,13 @@ from anaphor.imported_files import ImportedFile, suggest_imports
 from anaphor.plain_values import replace_nonfinite
 from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
-from anaphor.registry import TASKS
+from anaphor.registry import TASKS, VERBS
+from anaphor.training.known_names import check_names
 from anaphor.training.options import TrainOptions, check_existing_run, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, merge_settings, read_base_settings
+from anaphor.training.start_lines import describe_plan
 from anaphor.training.task import TaskDefinition, recipe_file
 
 
@@ -102,8 +105,13 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
     if not flags.dry_run:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.
         with RunFolder(out).lock():
-            pass
+            if not (flags.resume or flags.overwrite):
+                RunFolder(out).refuse_existing()
     spec.reject_unused_flags(given)
+    if not flags.resume:
+        check_names(task, spec)
+    if not flags.dry_run:
+        inform(describe_plan(spec))
     import_torch()
     from anaphor.training.device import check_hardware
 
@@ -137,6 +145,7 @@ def train_options(
         start=start,
         imports=tuple(imports),
         callbacks=flags.callbacks,
+        inform=inform,
         warn=warn,
     )
 
@@ -208,8 +217,12 @@ def print_plan(spec: RunSpec, out: Path, options: Any) -> int:
     return 0
 
 
+def inform(line: str) -> None:
+    print(for_terminal(line, sys.stderr), file=sys.stderr, flush=True)
+
+
 def warn(line: str) -> None:
-    print(for_terminal(f"anaphor: {line}", sys.stderr), file=sys.stderr)
+    inform(f"anaphor: {line}")
 
 
 def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
@@ -239,4 +252,12 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
         print(f"stopped early at step {result['steps']:,}: validation did not improve")
     if result["status"] == "interrupted":
         print(f"interrupted at step {result['steps']:,}; resume with: {resume}")
-    print(f"run: {result['run']}")
+    print(f"run: {result['run']}", flush=True)
+    if "serve" in VERBS:
+        inform(f"next: anaphor serve{name_served(result['run'])}")
+
+
+def name_served(run: str) -> str:
+    """The folder of a run as an argument of `anaphor serve`; none where the page of the current folder has the run."""
+    folder = os.path.relpath(run)
+    return "" if not folder.startswith(os.pardir) else f" {shlex.quote(run)}"

@@ -62,6 +62,7 @@ LanguageModelOptions: Any = optional_section(
 class LanguageModelSection(LanguageModelOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options. A task of your own inherits it before `RunSpec`, and has the same flags."""
 
+    presets: ClassVar[str | None] = "lm"
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 
     model: str = "lstm"

@@ -32,6 +32,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def name_device(device: torch.device) -> str:
+    """A device for people: the CPU, or the name of the GPU."""
+    return "the CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
 def check_hardware(recipe: str, file: Path, device: str) -> None:
     """Raise for a recipe that is made for a GPU where there is none: its minutes would end before the model has learned
     anything. `device="cpu"` is taken as it is."""

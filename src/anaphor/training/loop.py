@@ -8,6 +8,7 @@ calls:
         resume              restore the newest checkpoint; settings that differ are refused
         write_spec          check what could not be scored later, write spec.yaml
         add_registered_callbacks   those that users and extras have registered
+        describe_run        a line about model, device and data, for people
         fit                 for each group of batches:
             train_step          learning rate, forward, backward, update
             record_step         loss and gradient norms, which may arrive later; a line of steps.jsonl every few
@@ -62,7 +63,7 @@ from anaphor.training.callbacks import (
 )
 from anaphor.training.checks import evaluate_split, get_batches
 from anaphor.training.curves import draw_curves
-from anaphor.training.device import thread_count
+from anaphor.training.device import name_device, thread_count
 from anaphor.training.differences import differences
 from anaphor.training.experiment import Experiment
 from anaphor.training.memory import keep_freed_memory
@@ -76,6 +77,7 @@ from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
 from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_metadata, spec_document
+from anaphor.training.start_lines import describe_built
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step import Step, StepReport
 from anaphor.training.step_log import StepLog
@@ -136,6 +138,7 @@ def train_run(
         check_data(run)
         write_spec(run, changes)
         add_registered_callbacks(run)
+        options.inform(describe_run(run))
         return fit_and_score(run)
 
 
@@ -459,6 +462,13 @@ def add_registered_callbacks(run: TrainingRun) -> None:
         document = format_spec(run)
         run.folder.write_spec(document)
         record_run(run.folder.folder, document)
+
+
+def describe_run(run: TrainingRun) -> str:
+    """The line about a run whose data and model are there."""
+    parameters = sum(weight.numel() for weight in run.state.model.parameters())
+    batches = len(get_batches(run.experiment, run.state.progress.epoch))
+    return describe_built(parameters, name_device(run.experiment.device), batches, run.state.progress.step, run.out)
 
 
 # Training -------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ from anaphor.typecheck import check_types
 MAX_THREADS = 1024
 
 
+def ignore_line(line: str) -> None:
+    """Print nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """How a run is trained and saved, whatever its settings; no part of its spec."""
@@ -47,6 +51,8 @@ class TrainOptions:
     """The user's files that were imported, whose parts the run may use."""
     callbacks: tuple[Any, ...] = ()
     """Called at every step and validation: objects, or "FILE.py:Class"."""
+    inform: Callable[[str], None] = ignore_line
+    """Called with a line about the run once its data and its model are there."""
     warn: Callable[[str], None] = print_warning
     """Called with each line that is not an error and that the user should read."""
 

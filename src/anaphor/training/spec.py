@@ -44,6 +44,8 @@ class ModelSection:
     """The model by name. Tasks add the fields of their model spec."""
 
     section: ClassVar[str] = "model"
+    presets: ClassVar[str | None] = None
+    """Name in `registry.PRESETS` of the table that `model` is looked up in; None: the task looks it up itself."""
 
     model: str
     """Model preset; `anaphor models` lists them."""

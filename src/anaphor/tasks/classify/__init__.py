@@ -65,6 +65,8 @@ ClassifyModelOptions: Any = optional_section(
 class ClassifyModelSection(ClassifyModelOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options."""
 
+    presets: ClassVar[str | None] = "classify"
+
     model: str = "lstm"
     """Model preset: lstm, bidirectional-lstm, transformer, hybrid, bag-of-words, or one of BERT's sizes."""
 

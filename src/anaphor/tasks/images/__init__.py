@@ -44,6 +44,8 @@ ImageModelOptions: Any = optional_section(
 class ImageModelSection(ImageModelOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options."""
 
+    presets: ClassVar[str | None] = "images"
+
     model: str = "vit-nano"
     """Model preset: vit-nano, vit-tiny, vit-small or vit-base."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anaphor.config import (
     MAX_BEAM,
@@ -60,6 +60,8 @@ Seq2SeqOptions: Any = optional_section(
 @dataclass(frozen=True, kw_only=True)
 class TranslationModelSection(Seq2SeqOptions, ModelSection):  # type: ignore[misc] # made at run time
     """Model preset and its options."""
+
+    presets: ClassVar[str | None] = "translate"
 
     model: str = "luong"
     """Model preset: luong, gru-attention, transformer-translation or mixed."""
