@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from anaphor.cli.table import print_score
 from anaphor.config import look_up
 from anaphor.data.text import read_lines
 from anaphor.errors import ConfigError, DataError, count_noun
@@ -68,14 +69,14 @@ def run(argv: Sequence[str]) -> int:
         return 0
     interval_text = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
     parts = " / ".join(f"{precision:.1f}" for precision in score.precisions)
-    print(f"BLEU {score.bleu:.2f}{interval_text} ({score.signature})")
+    print_score(f"BLEU {score.bleu:.2f}{interval_text} ({score.signature})")
     print(f"  matching n-grams: {parts} % of 1, 2, 3 and 4 tokens")
     print(
         f"  brevity penalty: {score.brevity_penalty:.3f}, for {count_noun(score.tokens, 'token')} against "
         f"{score.reference_tokens:,} in {count_noun(len(hypotheses), 'line')}"
     )
     if characters is not None:
-        print(f"chrF {characters.chrf:.2f} ({characters.signature})")
+        print_score(f"chrF {characters.chrf:.2f} ({characters.signature})")
     return 0
 
 

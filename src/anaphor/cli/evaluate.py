@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
-from anaphor.cli.table import for_terminal
+from anaphor.cli.table import print_score
 from anaphor.config import look_up
 from anaphor.data.dataset import SPLITS, VALID
 from anaphor.errors import ConfigError
@@ -55,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
         if row is not None:
             rows.append(row)
         for line in [] if options.json else lines:
-            print(for_terminal(line, sys.stdout), flush=True)  # names of classes are those of the data
+            print_score(line)
     if options.json:
         print(json.dumps(replace_nonfinite(rows)))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -30,6 +31,24 @@ def print_table(console: Console, table: Table | Group, **options: Any) -> None:
 def print_line(console: Console, text: Text) -> None:
     """Print a text in a line, which only a terminal may break."""
     console.print(text, soft_wrap=not _ends_at_a_terminal())
+
+
+def print_score(line: str) -> None:
+    """Print a score with its signature. A terminal breaks a long one between words or behind a `|`."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        line = wrap_signature(for_terminal(line, sys.stdout), shutil.get_terminal_size().columns)
+    print(line, flush=True)
+
+
+def wrap_signature(line: str, width: int) -> str:
+    """A line with breaks between words or behind a `|`, continued with two more spaces."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = [""]
+    for piece in re.findall(r"[^ |]*[ |]|[^ |]+", line):
+        if lines[-1].strip() and len(lines[-1] + piece.rstrip()) > width:
+            lines.append(indent)
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 # All but tab and newline, and what reverses the direction of a text.

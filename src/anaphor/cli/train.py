@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.cli.imports import import_given
-from anaphor.cli.table import for_terminal
+from anaphor.cli.table import for_terminal, print_score
 from anaphor.config import look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
@@ -236,7 +236,8 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
         return
     for split in ("valid", "test"):
         if result[split] is not None:
-            print(for_terminal("\n".join(task.describe_split(split, result[split])), sys.stdout))
+            for line in task.describe_split(split, result[split]):
+                print_score(line)
     if result.get("padding_share") is not None:
         fixed = result.get("padding_share_at_max_length")
         beside = "" if fixed is None else f" ({fixed:.1%} if all were padded to the maximum length)"

@@ -27,6 +27,7 @@ STYLES = {
 }
 LEFT, RIGHT = ("run", "task", "status", "metric"), ("step", "best", "last", "parameters", "speed", "age")
 WIDE = 120  # columns of a terminal that shows all
+LEAST_NAME, LEAST_SETTINGS = 16, 16  # columns for the name of a run, and for settings, in a narrow one
 MAX_ERRORS = 10
 # What ends a line for any reader of the table: a name with one of them must not look like two rows.
 _BREAKS = re.compile(r"[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
@@ -42,7 +43,7 @@ def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] |
     parts: list[Any] = []
     room = len(runs) if height is None else max(height - len(studies) - MAX_ERRORS - 6, 5)
     if runs:
-        parts.append(build_runs(runs[:room], runs, is_narrow=width is not None and width < WIDE))
+        parts.append(build_runs(runs[:room], runs, width if width is not None and width < WIDE else None))
     lines = [f"and {count_noun(len(runs) - room, 'more run')}"] if len(runs) > room else []
     lines += [f"not listed: {count_noun(hidden, 'run')} of studies (use --cells)"] if hidden else []
     lines += [] if runs or hidden or studies else ["no runs"]
@@ -57,23 +58,28 @@ def build_view(entries: Sequence[Row], with_cells: bool, size: tuple[int, int] |
     return Group(*parts)
 
 
-def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) -> Table:
-    """The table of these runs, which are the first of every one. A narrow one lacks what changes least."""
+def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = None) -> Table:
+    """The table of these runs, which are the first of every one. One that is to fit a width lacks what changes least,
+    and what can be said in a heading, and breaks the paths of runs between their parts."""
 
     tasks = {row["task"] for row in every}
     names = {task: find_distinguishing([row for row in every if row["task"] == task]) for task in tasks}
-    left_out = {*(["task"] if len(tasks) == 1 or is_narrow else []), *(["parameters"] if is_narrow else [])}
-    left_out |= {"speed"} if is_narrow and not any(map(is_unvalidated, every)) else set()
+    left_out = set() if width is None else {"task", "last", "parameters"}
+    left_out |= {"speed"} if width is not None and not any(map(is_unvalidated, every)) else set()
+    left_out |= {"task"} if len(tasks) == 1 else set()
+    metrics = {row["metric"] for row in runs if row["metric"]}
+    titles = {"best": f"best {min(metrics)}"} if width is not None and len(metrics) == 1 else {}
+    left_out |= {"metric"} if titles else set()
     headings = [name for name in (*LEFT, *RIGHT) if name not in left_out]
     table = Table(box=None, pad_edge=False)
     # rich makes only those columns narrower that may be wrapped. Settings are not wrapped but cut off.
     for name in headings:
-        is_wrapped = is_narrow and name == "run"
-        table.add_column(name, no_wrap=not is_wrapped, overflow="fold", justify="left" if name in LEFT else "right")
+        table.add_column(titles.get(name, name), no_wrap=True, justify="left" if name in LEFT else "right")
     goals = list(next((row["reached"] for row in every if row.get("reached")), {}))
     for goal in goals:
         table.add_column(f"s to {goal}", no_wrap=True, justify="right")
     table.add_column("differs in")
+    rows = []
     for row in runs:
         settings = row["settings"]
         shown = ", ".join(f"{name}={show_value(settings[name])}" for name in names[row["task"]] if name in settings)
@@ -94,12 +100,30 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], *, is_narrow: bool) ->
         never = "never" if goals and row["history"][0] is not None else ""  # empty: the run has no such metric
         times = [row["reached"][goal] for goal in goals]
         texts += [Text(never if time is None else f"{time:.1f}") for time in times]
-        table.add_row(*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis"))
+        rows.append([*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis")])
+    if width is not None:
+        columns = [[column.header, *(row[place].plain for row in rows)] for place, column in enumerate(table.columns)]
+        others = sum(2 + max(map(len, texts)) for texts in columns[1:-1])  # two spaces between columns
+        room = max(width - others - LEAST_SETTINGS, LEAST_NAME)
+        rows = [[Text(fold_path(row[0].plain, room)), *row[1:]] for row in rows]
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def build_studies(studies: Sequence[Row]) -> Table:
+def fold_path(path: str, room: int) -> str:
+    """A path in lines that fit: broken after a slash, in a long part after a hyphen or the like, and within a word only
+    where one alone is too long."""
+    lines = [""]
+    for part in re.findall(r"[^/]*/|[^/]+", path):
+        for piece in [part] if len(part) <= room else re.findall(r"[^-_.=,]*[-_.=,/]|[^-_.=,]+", part):
+            if lines[-1] and len(lines[-1]) + len(piece) > room:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(line[start : start + room] for line in lines for start in range(0, len(line), room))
 
+
+def build_studies(studies: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("study", "status"):
         table.add_column(heading, no_wrap=True)
