@@ -172,6 +172,7 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
     So an option of a model is declared once, in the model's own spec.
     """
     hints, skipped = get_type_hints(kind, include_extras=True), set(exclude)
+    metadata = {"documented_by": kind, "unset": f"the {section}'s own"}
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(kind):
         if field.name in skipped:
@@ -180,7 +181,7 @@ def optional_section(kind: type, name: str, section: str, exclude: Iterable[str]
         several = get_origin(hint) is tuple
         kept = hint if several or type(None) in get_args(hint) else Union[hint, None]  # noqa: UP007 (made at run time)
         default = () if several else None
-        fields.append((field.name, kept, dataclasses.field(default=default, metadata={"documented_by": kind})))
+        fields.append((field.name, kept, dataclasses.field(default=default, metadata=metadata)))
     options = dataclasses.make_dataclass(name, fields, frozen=True, kw_only=True, namespace={"section": section})
     options.__doc__ = kind.__doc__
     options.__module__ = kind.__module__

@@ -82,6 +82,8 @@ class Flag:
     """Whether the flag may be given several times, one value each."""
     required: bool
     metavar: str
+    unset: str
+    """What holds where it is not given, in words; empty where its help says it, or nothing does."""
 
     @property
     def help(self) -> str:
@@ -140,6 +142,7 @@ def flags_of(kind: type) -> dict[str, Flag]:
             repeated=bool(field.metadata.get("repeated")),
             required=field.default is MISSING and field.default_factory is MISSING,
             metavar=metavar if place is None else place.metavar,
+            unset=field.metadata.get("unset", ""),
         )
     return found
 
@@ -337,6 +340,7 @@ def print_help(kind: type, program: str, default: Any = None) -> NoReturn:
     flags = flags_of(kind)
     usage = " ".join([program, "[OPTIONS]", *(flag.metavar for flag in flags.values() if flag.positional)])
     parser = argparse.ArgumentParser(usage=usage.replace("%", "%%"), description=kind.__doc__, add_help=False)
+    head = "".join(f"  {example}\n" for example in getattr(kind, "help_examples", ()))
     arguments, options = parser.add_argument_group("arguments"), parser.add_argument_group("options")
     options.add_argument("-h", "--help", action="help", help="Show this help and exit.")
     for section, fields in sections_of(kind).items():
@@ -351,6 +355,7 @@ def print_help(kind: type, program: str, default: Any = None) -> NoReturn:
             else:
                 metavar = f"[{flag.metavar} ...]" if flag.several and not flag.repeated else flag.metavar
                 group.add_argument(f"--{flag.name}", metavar=metavar, help=_describe(flag, value))
+    sys.stdout.write(f"examples:\n{head}\n" if head else "")
     sys.stdout.write(parser.format_help())  # argparse's own print_help hides that a pipe is closed
     raise SystemExit(0)
 
@@ -360,14 +365,29 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _describe(flag: Flag, value: Any) -> str:
-    """Returns the help of a flag with its default, as argparse takes it. A default that says nothing is left out."""
+    """Returns the help of a flag with its default in words, as argparse takes it. A default that says nothing is left
+    out."""
+    text, words = flag.help, ""
     if value is MISSING:
-        default = " (required)"
-    elif value is None or value is False or value in ((), ""):
-        default = ""
-    else:
-        default = f" (default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
-    return f"{flag.help}{default}".replace("%", "%%")
+        return f"{text} (required)".replace("%", "%%")
+    if value is None or value == ():
+        text, meaning = _split_meaning_of_none(text)
+        words = ", or ".join(part for part in (flag.unset, meaning) if part)
+    elif value is True:
+        words = "on"
+    elif value is not False and value != "":
+        words = " ".join(map(_format_value, value if isinstance(value, tuple) else (value,)))
+    return f"{text}{f' (default: {words})' if words else ''}".replace("%", "%%")
+
+
+def _split_meaning_of_none(text: str) -> tuple[str, str]:
+    """Returns a help text without what it says of the value None, and that."""
+    found = re.fullmatch(r"(.*?)[;,] None (?:means )?([^;]+?)\.", text)
+    return (text, "") if found is None else (f"{found[1]}.", found[2])
+
+
+def _format_value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def from_yaml(kind: type[Spec], path: Path) -> Spec:

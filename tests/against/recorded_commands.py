@@ -49,7 +49,7 @@ def say(words: Sequence[str], code: int = 0) -> str:
 
 def read_verbs() -> list[str]:
     """The verbs that the command lists."""
-    listed = say(["--help"]).partition("\n\n")[2].partition("\n\n")[2].partition("\n\n")[0]
+    listed = next(part for part in say(["--help"]).split("\n\n") if part.startswith("  train "))
     verbs = [line.split()[0] for line in listed.splitlines()]
     return [verb for verb in verbs if verb != EXCEPTED]
 

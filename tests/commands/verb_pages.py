@@ -81,7 +81,8 @@ def describe(action: argparse.Action) -> tuple[str, str]:
     """The help of an option, and its default."""
     text, _, rest = (action.help or "").replace("%%", "%").rpartition(" (default: ")
     if text:
-        return text, f"`{rest.removesuffix(')')}`"
+        default = rest.removesuffix(")")
+        return text, default if default.startswith("the ") else f"`{default}`"
     text, required, _ = rest.partition(" (required)")
     return text, "required" if required else ""
 

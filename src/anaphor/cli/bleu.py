@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.cli.table import print_score
 from anaphor.config import look_up
@@ -20,6 +20,11 @@ from anaphor.metrics.bleu import TOKENIZERS
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Corpus BLEU of translations, without smoothing. Files have one sentence per line; .gz is decompressed."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor bleu translations.txt reference.txt",
+        "anaphor bleu translations.txt reference.txt --confidence --chrf",
+    )
 
     hypotheses: Annotated[Path, Positional("HYP")]
     """File of translations."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.flags import Positional, parse
 from anaphor.imported_files import import_file
@@ -18,6 +18,11 @@ class Options:
 
     The exit code is 0 whether they hold or not: scripts read the verdict, `holds`, from --json.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor check-mixer lstm",
+        "anaphor check-mixer my-mixer --import my_mixer.py",
+    )
 
     mixer: Annotated[str, Positional("NAME")]
     """Name of the mixer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from anaphor.cli.table import print_table
 from anaphor.config import look_up
@@ -27,6 +27,11 @@ ACTIONS = {
 class Options:
     """Data sets and pretrained weights by name: `list` shows them all, `where NAME` the files of a data set or how to
     get weights, `get NAME` downloads the missing files of a data set."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor data",
+        "anaphor data get wikitext-2",
+    )
 
     action: Annotated[str, Positional("[ACTION]")] = "list"
     """list, get or where."""

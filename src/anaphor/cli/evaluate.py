@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 class Options(RunOptions):
     """Evaluate a trained model on a split of its data. Other options depend on the task of the run."""
 
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor evaluate runs/lstm",
+        "anaphor evaluate runs/lstm --split test",
+    )
+
     has_extras: ClassVar[bool] = True
 
     split: str | None = None

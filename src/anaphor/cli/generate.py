@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.config import MAX_BEAM, check_at_least, check_range
@@ -19,6 +20,11 @@ MAX_COLLECTED_TOKENS = 1_000_000  # of texts that are printed when they are comp
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Generate text with a trained language model, token by token."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor generate runs/lstm --tokens 100",
+        'anaphor generate runs/lstm --prompt "The value of" --temperature 0.7',
+    )
 
     prompt: str = ""
     """Text to continue; empty for none."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.cli.table import for_terminal
@@ -24,6 +24,11 @@ class Options(RunOptions):
 
     Other options depend on the task of the run.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        'anaphor look runs/lstm "The value of this expression" --out seen',
+        "anaphor look runs/lstm --file text.txt --out seen",
+    )
 
     out: Path
     """Folder for the page and the figures."""

@@ -266,6 +266,9 @@ def overview() -> str:
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
     return (
+        "examples:\n"
+        "  anaphor train lm --data grammar --model lstm --epochs 1\n"
+        "  anaphor serve\n\n"
         "usage: anaphor VERB [OPTIONS]\n\n"
         "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"
         f"{verbs}\n\n"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import print_table
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """List model presets: layers, number of parameters, size of the state. Each task has a table of its own."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor models",
+        "anaphor models luong",
+    )
 
     names: Annotated[tuple[str, ...], Positional("NAME…")] = ()
     """Model presets to show (all if not given)."""

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from anaphor.cli.run_options import RunOptions, load_experiment, parse_task_options, warn
 from anaphor.cli.table import for_terminal
@@ -16,6 +16,11 @@ from anaphor.plain_values import replace_nonfinite
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Predict labels with a trained model. The inputs depend on the task of the run."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        'anaphor predict runs/reviews "I liked it"',
+        "anaphor predict runs/photos one.jpg two.jpg",
+    )
 
 
 def run(argv: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.flags import Positional
@@ -15,6 +15,11 @@ from anaphor.tasks.given_texts import check_texts
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Score sentences with a trained language model, each on its own."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        'anaphor score runs/lstm "The value of this expression"',
+        "anaphor score runs/lstm --file sentences.txt",
+    )
 
     texts: Annotated[tuple[str, ...], Positional("TEXT…")] = ()
     """Sentences to score."""

@@ -77,13 +77,20 @@ def flags_class(task: TaskDefinition) -> Any:
     """Returns the class of all flags of `train`: its own and the settings of a task."""
     kind = dataclasses.make_dataclass("Options", [], bases=(TrainFlags, task.run_spec), frozen=True, kw_only=True)
     kind.__doc__ = task.run_spec.__doc__
+    command = f"anaphor train {task.name}"
+    kind.help_examples = task.run_spec.help_examples or (f"{command} --epochs 1", f"{command} --dry-run")
     return kind
 
 
 def run(argv: Sequence[str]) -> int:
     start = time.monotonic()
     if not argv or argv[0] in ("-h", "--help"):
-        print(f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train TASK --help` lists the options.")
+        print(
+            "examples:\n"
+            "  anaphor train lm --data grammar --model lstm --epochs 1\n"
+            "  anaphor train images --data shapes\n\n"
+            f"usage: anaphor train {'|'.join(TASKS)} [OPTIONS]\n\n`anaphor train TASK --help` lists the options."
+        )
         return 0
     if argv[0].startswith("-"):
         raise ConfigError("the task is missing: " + " or ".join(f"`anaphor train {task} {argv[0]}`" for task in TASKS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.cli.run_options import RunOptions, import_torch, parse_options
 from anaphor.config import MAX_BEAM, check_range
@@ -17,6 +17,11 @@ from anaphor.tasks.given_texts import check_texts
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions):
     """Translate sentences with a trained model: one line out for each line in."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        'anaphor translate runs/luong "a dog runs"',
+        "anaphor translate runs/luong --file sentences.txt --beam 4",
+    )
 
     texts: Annotated[tuple[str, ...], Positional("TEXT…")] = ()
     """Sentences to translate."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.cli.train import warn
 from anaphor.flags import Positional, parse
@@ -17,6 +17,11 @@ class Options:
     """Read a folder in the format of transformers (config.json, safetensors, tokenizer.json) and write it as a run,
     which every verb accepts. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX and ViT. Nothing in it is
     executed."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor convert bert-base-uncased --out runs/bert",
+        "anaphor convert gpt2 --out runs/gpt2",
+    )
 
     folder: Annotated[Path, Positional("DIR")]
     """Folder to read."""

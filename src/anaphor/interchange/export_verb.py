@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.cli.imports import import_given
 from anaphor.flags import Positional, parse
@@ -16,6 +16,11 @@ from anaphor.flags import Positional, parse
 class Options:
     """Write a run as a folder that transformers loads, where one of its classes computes exactly the same: GPT-2,
     GPT-NeoX (rotary positions), BERT, RoBERTa, DistilBERT, MPNet or ViT."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor export runs/gpt2 --out exported",
+        "anaphor export runs/bert --out exported --overwrite",
+    )
 
     run: Annotated[Path, Positional("RUN")]
     """Run folder."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from anaphor.cli.table import print_line, print_table
 from anaphor.config import look_up
@@ -28,6 +28,11 @@ class Options:
 
     `anaphor lab list` lists the labs; `anaphor lab NAME --help` lists the inputs of one.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor lab list",
+        "anaphor lab bptt --out figures",
+    )
 
     lab: Annotated[str, Positional("NAME")]
     """A lab by name, or `list`."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from anaphor.config import check_at_least, check_range, look_up
 from anaphor.errors import ConfigError
@@ -30,6 +30,11 @@ class Options:
 
     `anaphor study list` lists the presets. The same command resumes an interrupted study: finished cells are kept.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor study list",
+        "anaphor study bptt",
+    )
 
     study: Annotated[str, Positional("STUDY")]
     """Preset or YAML file; `list` lists the presets."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
@@ -27,6 +27,11 @@ class Options:
     The function's default arguments are its inputs: numbers, fractions, lists of numbers, tensors and modules.
     Gradients are those of the sum of the returned scalars, or of all returned tensors if none is a scalar.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor trace graph.py::loss",
+        "anaphor trace graph.py::loss --check --out traced",
+    )
 
     target: Annotated[str, Positional("FILE::FUNCTION")]
     """Function to trace; the file is run."""

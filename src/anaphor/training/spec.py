@@ -36,7 +36,7 @@ class DataSection:
     data: str
     """Data set: a name from `anaphor data list`, a folder or a file."""
     max_examples: int | None = None
-    """Number of training examples to use; the rest is left out."""
+    """Number of training examples to use; the rest is left out (all are used if not given)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,9 @@ class TrainingSection:
     epochs: float | None = None
     """Passes over the training data (3 unless --steps or --minutes is given)."""
     steps: int | None = None
-    """Number of optimizer steps."""
+    """Number of optimizer steps, in place of --epochs."""
     minutes: float | None = None
-    """Minutes for the whole command: training, validation, scoring and figures."""
+    """Minutes for the whole command, in place of --epochs: training, validation, scoring and figures."""
     batch_size: int = 20
     """Examples (rows) per batch."""
     lr: float | None = None
@@ -90,7 +90,8 @@ class TrainingSection:
     momentum: float | None = None
     """Momentum (0 for sgd, 0.95 for muon if not given)."""
     layer_lr: tuple[float, ...] = ()
-    """Learning rate factor of each layer, encoder layers first; embeddings and head have factor 1."""
+    """Learning rate factor of each layer, encoder layers first; embeddings and head have factor 1 (all have it
+    if not given)."""
     min_lr_ratio: float | None = None
     """Final learning rate of linear and cosine, relative to --lr (0 if not given)."""
     plateau_factor: float | None = None
@@ -131,7 +132,7 @@ class FineTuning:
     init: str | None = None
     """Run, or folder of transformers, with the initial weights; model and tokenizer come with them."""
     freeze: int | None = None
-    """Freeze the embeddings and this many of the first layers."""
+    """Freeze the embeddings and this many of the first layers (nothing is frozen if not given)."""
     lora: int | None = None
     """LoRA, with --init: rank of adapters of all linear maps of the layers; other weights but the head are frozen."""
 
@@ -164,7 +165,7 @@ class EvaluationSection:
     eval_every: int | None = None
     """Steps between validations (once an epoch if not given)."""
     patience: int | None = None
-    """Stop after this many validations without improvement."""
+    """Stop after this many validations without improvement (never before the end if not given)."""
     select: str | None = None
     """Metric that selects the best checkpoint (the task's first one if not given)."""
 
@@ -176,6 +177,8 @@ class RunSpec(EvaluationSection, TrainingSection, ModelSection, DataSection):
 
     task: ClassVar[str]
     """What `train` calls it."""
+    help_examples: ClassVar[tuple[str, ...]] = ()
+    """Commands with which `--help` begins; of a task that has none it makes them."""
     has_extras: ClassVar[bool] = True
     """For messages: an unknown setting may be that of an extra."""
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = {

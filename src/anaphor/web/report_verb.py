@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
@@ -23,6 +23,11 @@ from anaphor.user_paths import user_path, writing_to
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """One page of runs or studies that needs no network: curves, settings, scores, samples, attention, token losses."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor report runs/lstm runs/transformer --out report.html",
+        "anaphor report studies/bptt --out report.html",
+    )
 
     runs: Annotated[tuple[Path, ...], Positional("RUN")]
     """Folders of runs or studies."""

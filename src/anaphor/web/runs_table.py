@@ -64,12 +64,15 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
 
     tasks = {row["task"] for row in every}
     names = {task: find_distinguishing([row for row in every if row["task"] == task]) for task in tasks}
-    left_out = set() if width is None else {"task", "last", "parameters"}
-    left_out |= {"speed"} if width is not None and not any(map(is_unvalidated, every)) else set()
-    left_out |= {"task"} if len(tasks) == 1 else set()
-    metrics = {row["metric"] for row in runs if row["metric"]}
-    titles = {"best": f"best {min(metrics)}"} if width is not None and len(metrics) == 1 else {}
-    left_out |= {"metric"} if titles else set()
+    left_out = {"task"} if len(tasks) == 1 or width is not None else set()
+    titles = {}
+    if width is not None:
+        left_out |= {"parameters"}
+        metrics = {row["metric"] for row in runs if row["metric"]}
+        if not any(map(is_unvalidated, runs)):
+            left_out |= {"last", "speed"}
+            titles = {"best": f"best {min(metrics)}"} if len(metrics) == 1 else {}
+            left_out |= {"metric"} if titles else set()
     headings = [name for name in (*LEFT, *RIGHT) if name not in left_out]
     table = Table(box=None, pad_edge=False)
     # rich makes only those columns narrower that may be wrapped. Settings are not wrapped but cut off.

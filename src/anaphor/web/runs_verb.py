@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from anaphor.cli.imports import import_given
 from anaphor.config import look_up
@@ -41,6 +41,11 @@ SORTS = {
 class Options:
     """List the runs and studies below a folder: status, step, best and last value, size, speed, age, and the settings
     in which they differ."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor runs",
+        "anaphor runs runs --sort best --where model=lstm",
+    )
 
     folder: Annotated[Path, Positional("[FOLDER]")] = Path()
     """Folder with runs and studies (the current folder if not given); links are not followed."""

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
@@ -39,6 +39,11 @@ class Options:
 
     The address that is printed includes a token, without which the server shows nothing.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor serve",
+        "anaphor serve runs --port 8000",
+    )
 
     folder: Annotated[Path, Positional("[FOLDER]")] = Path()
     """Folder with runs and studies (the current folder if not given)."""

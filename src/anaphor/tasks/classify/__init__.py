@@ -51,7 +51,8 @@ class ClassifyData(DataSection):
     tokenizer: str | None = None
     """Tokenizer: word, treebank, character, byte or bpe (word if not given; with --init that of the weights)."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank, character and bpe."""
+    """Vocabulary size of the tokenizers word, treebank, character and bpe (all of the training text, or
+    4,096 for bpe, if not given)."""
     max_length: int | None = None
     """Maximum number of tokens; longer texts are truncated (512 if not given, or less where the model has a limit)."""
 
@@ -95,6 +96,11 @@ class ClassifyTraining(FineTuning, TrainingSection):
 @dataclass(frozen=True, kw_only=True)
 class ClassifyRunSpec(ClassifyTraining, ClassifyModelSection, ClassifyData, RunSpec):
     """Train a text classifier."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor train classify --data negation --model bidirectional-lstm",
+        "anaphor train classify --data reviews.csv --init DIR --epochs 3",
+    )
 
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 

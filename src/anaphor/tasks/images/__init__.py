@@ -80,6 +80,11 @@ class ImageEvaluation(EvaluationSection):
 class ImageRunSpec(ImageEvaluation, ImageTraining, ImageModelSection, ImageData, RunSpec):
     """Train an image classifier."""
 
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor train images --data shapes --model vit-nano",
+        "anaphor train images --data FOLDER --image-size 64 --minutes 30",
+    )
+
     replaced: ClassVar[Mapping[str, tuple[str, ...]]] = REPLACED_LAYERS
 
     def __post_init__(self) -> None:

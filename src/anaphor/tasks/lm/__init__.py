@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.errors import ConfigError, count_noun
@@ -38,7 +38,8 @@ class LanguageData(DataSection):
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank, character and bpe."""
+    """Vocabulary size of the tokenizers word, treebank, character and bpe (all of the training text, or
+    4,096 for bpe, if not given)."""
     batching: str = "stream"
     """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
 
@@ -66,6 +67,11 @@ class LanguageEvaluation(EvaluationSection):
 @dataclass(frozen=True, kw_only=True)
 class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection, LanguageData, RunSpec):
     """Train a language model."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor train lm --data grammar --model lstm --epochs 1",
+        "anaphor train lm --data FOLDER --tokenizer bpe --model transformer --minutes 10",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,17 +39,18 @@ class TranslationData(DataSection):
     data: str = "echo"
     """Data set: a name, a folder with a file for each split and language, or two aligned files `ONE,OTHER`."""
     source: str | None = None
-    """Source language."""
+    """Source language (the first one of the data if not given; a folder needs it, or --target)."""
     target: str | None = None
-    """Target language."""
+    """Target language (the other one if not given)."""
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank, character and bpe."""
+    """Vocabulary size of the tokenizers word, treebank, character and bpe (all of the training text, or
+    4,096 for bpe, if not given)."""
     joint: bool = False
     """Joint vocabulary: one tokenizer for both languages."""
     max_length: int | None = None
-    """Maximum number of tokens of either side; longer training pairs are left out."""
+    """Maximum number of tokens of either side; longer training pairs are left out (none are if not given)."""
 
 
 Seq2SeqOptions: Any = optional_section(
@@ -98,6 +99,11 @@ class TranslationEvaluation(EvaluationSection):
 @dataclass(frozen=True, kw_only=True)
 class TranslationRunSpec(TranslationEvaluation, TranslationTraining, TranslationModelSection, TranslationData, RunSpec):
     """Train a translation model."""
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor train translate --data reverse --model gru-attention --steps 500",
+        "anaphor train translate --data FOLDER --source en --target de --minutes 30",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
