@@ -16,10 +16,12 @@ from anaphor.files import open_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Palette of Okabe and Ito, darkest first; each color has its own line style and marker.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Palette of Okabe and Ito, darkest first, and five colors for figures of many lines; each line has its own style and
+# marker as well.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+          "#882255", "#999933", "#7F7F7F", "#332288", "#8B5A2B")  # fmt: skip
 MAX_TICKS = 12  # points that fit next to each other
-MAX_INSIDE = 6  # names in a legend that leave room for the lines
+MAX_INSIDE = 4  # names in a legend that leave room for the lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 160
 PDF_SETTINGS: Any = {"pdf.fonttype": 42}  # fonts as outlines that publishers take, not as procedures
@@ -29,7 +31,7 @@ STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Color, line style and marker of a line. The eighth has the first one's color again, with the next style."""
+    """Color, line style and marker of a line. The thirteenth has the first one's color again, with another style."""
     place = number + number // len(COLORS)
     return {
         "color": COLORS[number % len(COLORS)],

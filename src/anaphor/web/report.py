@@ -23,6 +23,7 @@ from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.user_paths import user_path
 from anaphor.web.catalog import Catalog
 from anaphor.web.history import read_curves, read_samples, read_step_log
+from anaphor.web.report_head import describe_head, rank
 from anaphor.web.worker import without_paths
 
 LIMIT = 2_900_000
@@ -31,6 +32,8 @@ POINTS = 500
 """Points of a curve, as the page asks for them; of many runs fewer are embedded."""
 CURVE_SHARE, SAMPLE_SHARE = 0.4, 0.1
 """Shares of the limit for all curves, and for all samples."""
+HEAD = 200_000
+"""Bytes of its beginning, most of them pictures of curves."""
 LOOKS = 3
 """Runs whose example is shown from inside."""
 LENGTH, PASSAGES = 64, 40
@@ -107,21 +110,29 @@ def build_report(
             left_out.append(f"the table of the study {row['study']}: {without_paths(str(error))}")
     listing["runs"] = sort_cells(listing["runs"], studies.values())
     markup, styles, scripts = read_parts()
-    answers = Answers(LIMIT - len(markup) - sum(map(len, (*styles, *scripts))))
+    answers = Answers(LIMIT - HEAD - len(markup) - sum(map(len, (*styles, *scripts))))
     if not answers.add(get_key("/api/runs"), listing, 0.5):
         raise ConfigError(f"{len(listing['runs']):,} runs are too many for one page: name fewer")
     names = {row["id"]: row["study"] for row in listing["studies"]}
     for key, study in studies.items():
         if not answers.add(get_key("/api/study", id=key), study, 0.6):
             left_out.append(f"the table of the study {names[key]}: it is too large")
-    _add_curves(answers, catalog, listing["runs"], left_out)
+    curves = _add_curves(answers, catalog, listing["runs"], left_out)
     _add_samples(answers, catalog, listing["runs"], left_out)
     start: dict[str, dict[str, str]] = {}
     groups: dict[str, Any] = {}
+    comparison = None
     if ask is not None:
-        start, groups = _Models(answers, catalog, listing["runs"], ask, left_out, views).add(text)
+        models = _Models(answers, catalog, listing["runs"], ask, left_out, views)
+        start, groups = models.add(text)
+        comparison = models.comparison
+    head = describe_head(listing["runs"], [studies[key] for key in studies], curves, comparison)
+    while head["pictures"] and len(json.dumps(head)) > HEAD:
+        head["pictures"].pop()
+        left_out.append("a picture of curves, which are in their view")
     content = {
         "mode": "report", "views": views, "start": start, "groups": groups, "notes": left_out, "answers": answers.found,
+        "head": head,
     }  # fmt: skip
     runs = tuple(row["run"] for row in listing["runs"])
     return Report(embed(markup, styles, scripts, content), runs, tuple(left_out))
@@ -181,7 +192,10 @@ def round_numbers(value: Any, digits: int = 5) -> Any:
     return value
 
 
-def _add_curves(answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any]], left_out: list[str]) -> None:
+def _add_curves(
+    answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any]], left_out: list[str]
+) -> dict[str, Any]:
+    """Embed the curves of all runs, which are returned by id."""
     points = POINTS
     while True:
         found = {row["id"]: _read_curves(catalog.path(row["id"]), points) for row in rows}
@@ -195,6 +209,7 @@ def _add_curves(answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any
             left_out.append(f"the curves of {row['run']}: {TOO_LARGE}")
     if points < POINTS:
         left_out.append(f"points of curves: {points} of each are kept, with the smallest and largest of each stretch")
+    return found
 
 
 def _read_curves(path: Path, points: int) -> dict[str, Any]:
@@ -235,6 +250,8 @@ class _Models:
         self.answers, self.catalog, self.rows, self.ask, self.left_out = answers, catalog, rows, ask, left_out
         self.views = views
         self.names = {row["id"]: row["run"] for row in rows}
+        self.comparison: dict[str, Any] | None = None
+        """The two runs that were scored together, and how their losses differ."""
 
     def add(self, text: str | None) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
         """Ask, and give the address that each view starts with, and the losses by position and the like of runs."""
@@ -242,6 +259,9 @@ class _Models:
         two = self._comparable() if self._has("tokens") else []
         body = {"runs": two, "split": "valid", "length": LENGTH, "count": PASSAGES}
         passages = self._post("passages", body, "passages") if two else None
+        if passages is not None and "overall" in passages:
+            item = str(passages["counted"]).removesuffix("s")
+            self.comparison = {"runs": two, "overall": passages["overall"], "item": item}
         first = passages["passages"][0]["places"][two[0]][0] if passages and passages["passages"] else 0
         looked = self._offering("look")[:LOOKS] if self._has("look") else []
         scored = two or (self._offering("tokens")[:1] if self._has("tokens") else [])
@@ -295,9 +315,9 @@ class _Models:
         return [row["id"] for row in self.rows if view in row["offers"]]
 
     def _comparable(self) -> list[str]:
-        """The first two runs of one task whose passages can be compared, on the same data where there are such; empty
-        where there are none. Of a study they are runs of two settings, where it has two: its first runs differ in
-        their seed only."""
+        """The best two runs of one task whose passages can be compared, on the same data where there are such, in the
+        order of the page; empty where there are none. Of a study they are runs of two settings, where it has two: its
+        first runs differ in their seed only."""
         by_data: dict[tuple[str, ...], list[str]] = {}
         by_task: dict[tuple[str, ...], list[str]] = {}
         for key in self._offering("passages"):
@@ -307,9 +327,19 @@ class _Models:
         for one, *others in (*by_data.values(), *by_task.values()):
             if others:
                 row = self._row(one)
+                if not any(self._row(key)["study"] for key in (one, *others)):
+                    return self._best_two([one, *others])
                 other = (key for key in others if not row["study"] or self._row(key)["group"] != row["group"])
                 return [one, next(other, others[0])]
         return []
+
+    def _best_two(self, keys: Sequence[str]) -> list[str]:
+        """Of these the two with the best values of the metric of the first; the first two where there are none."""
+        metric = self._row(keys[0])["metric"]
+        valued = [self._row(key) for key in keys if self._row(key)["best"] is not None]
+        ranked = rank([row for row in valued if row["metric"] == metric])
+        chosen = {row["id"] for row in ranked[:2]} if len(ranked) > 1 else {*keys[:2]}
+        return [key for key in keys if key in chosen]
 
     def _ask(self, verb: str, body: Mapping[str, Any], what: str) -> dict[str, Any] | None:
         """The answer; None where there is none, and a line says why."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal
+from anaphor.cli.train import warn
 from anaphor.errors import ConfigError
 from anaphor.flags import Positional, parse
 from anaphor.progress import Bar, SecondBar
@@ -33,6 +34,8 @@ class Options:
     """Folders of runs or studies."""
     out: Path
     """HTML file to write."""
+    pdf: bool = False
+    """Also print it to a PDF file beside --out, where Chromium is installed."""
     text: str | None = None
     """Text to score and to look at (for each task an example of validation if not given)."""
     no_model: bool = False
@@ -72,15 +75,35 @@ def run(argv: Sequence[str]) -> int:
         report = build_report(options.runs, text=options.text, ask=ask)
         content = report.page.encode()
         replace_file(out, content)
+    pdf = print_pdf(options.out) if options.pdf else None
     if options.json:
         plain = {"report": str(options.out), "bytes": len(content), "runs": report.runs, "left_out": report.left_out}
+        plain |= {"pdf": pdf and str(pdf)} if options.pdf else {}
         print(json.dumps(plain))
         return 0
     for line in report.left_out:
         print(for_terminal(f"left out: {line}", sys.stdout))
     count = f"{len(report.runs)} run{'s' if len(report.runs) > 1 else ''}"
     print(for_terminal(f"report: {options.out} ({count}, {len(content) / 1e6:.1f} MB)", sys.stdout))
+    if pdf is not None:
+        print(for_terminal(f"report: {pdf}", sys.stdout))
     return 0
+
+
+def print_pdf(out: Path) -> Path | None:
+    """The PDF file of a report; None where it cannot be printed, and a line says why."""
+    from anaphor.web.pdf import BROWSERS, PrintingFailed, find_browser, print_page
+
+    browser, path = find_browser(), out.with_suffix(".pdf")
+    if browser is None:
+        warn(f"no PDF: Chromium is not found ({', '.join(BROWSERS[:3])}); open {out} in a browser and print it")
+        return None
+    try:
+        print_page(browser, user_path(out), user_path(path))
+    except PrintingFailed as error:
+        warn(f"no PDF: {browser} failed: {error}; open {out} in a browser and print it")
+        return None
+    return path
 
 
 def _load_models(options: Options, stack: ExitStack) -> Any:

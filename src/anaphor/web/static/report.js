@@ -25,7 +25,34 @@
       .map((split) => ({ id: `${run.id} ${split}`, run, split, scores: run.scores[split] })));
   }
 
+  // Title, date, the winner, what studies have found, and the curves: what a reader wants to know first.
+  function addHead(element, head) {
+    const section = make("section", "", "head");
+    section.append(make("h1", head.title), make("p", head.date, "quiet"));
+    for (const line of head.sentences) section.append(make("p", line, "winner"));
+    for (const study of head.studies) {
+      section.append(make("h2", study.study));
+      if (study.about) section.append(make("p", study.about));
+      if (study.findings.length) section.append(list(study.findings));
+    }
+    for (const { alt, source } of head.pictures) {
+      const image = make("img");
+      image.alt = alt;
+      image.src = source;
+      section.append(image);
+    }
+    element.append(section);
+    for (const { study, label, best } of head.studies)
+      addTable(element, `Best two settings of ${study}`, [
+        { key: "setting", title: "Setting", words: true, value: (row) => row.setting },
+        { key: "value", title: `${sentence(label)}, mean`, value: (row) => Number(row.value), cell: (row) => row.value },
+        { key: "interval", title: "95 % interval", cell: (row) => row.interval || "–" },
+        { key: "seeds", title: "Seeds", value: (row) => row.seeds, cell: (row) => text(row.seeds) },
+      ], best.map((row) => ({ id: row.setting, ...row })));
+  }
+
   function openSummary(element) {
+    addHead(element, data.head);
     const facts = listing.runs.map((run) => ({ id: run.id, run })), few = listing.runs.length <= FEW_RUNS;
     const setting = (name, run) => ((value) => (typeof value === "number" ? String(value) : text(value)))(run.settings?.[name]);
     addTable(element, "Runs", [
@@ -37,11 +64,19 @@
       { key: "throughput", title: "Speed", value: ({ run }) => run.throughput, cell: ({ run }) => (run.throughput ? `${short(run.throughput)} ${run.counted}/s` : "–") },
       ...(few ? [] : listing.differing.map((name) => ({ key: `set.${name}`, title: name, words: true, value: ({ run }) => run.settings?.[name], cell: ({ run }) => setting(name, run) }))),
     ], facts);
+    addScores(element);
     if (few)
       addTable(element, "Settings that differ", [
         { key: "setting", title: "Setting", words: true, value: ({ id }) => id },
         ...listing.runs.map((run) => ({ key: run.id, title: run_name(run.id), words: true, value: ({ id }) => setting(id, run) })),
       ], listing.differing.map((name) => ({ id: name })));
+    addGroups(element);
+    const failed = listing.runs.filter((run) => run.error);
+    if (failed.length) element.append(make("h2", "Problems"), list(failed.map((run) => `${run_name(run.id)}: ${run.error}`)));
+    if (data.notes?.length) element.append(make("h2", "Not in this report"), list(data.notes));
+  }
+
+  function addScores(element) {
     const rows = scoreRows(), metrics = new Map(listing.runs.flatMap((run) => run.metrics.map((one) => [one.name, one])));
     addTable(element, "Scores", [
       { key: "name", title: "Run", words: true, value: ({ run }) => run_name(run.id) },
@@ -50,10 +85,6 @@
         .map(({ name, label }) => ({ key: name, title: label, value: ({ scores }) => scores[name], cell: ({ scores }) => text(scores[name]) })),
       { key: "signature", title: "Signature", words: true, value: ({ scores }) => scores.signature, cell: ({ scores }) => breakable(scores.signature) },
     ], rows);
-    addGroups(element);
-    const failed = listing.runs.filter((run) => run.error);
-    if (failed.length) element.append(make("h2", "Problems"), list(failed.map((run) => `${run_name(run.id)}: ${run.error}`)));
-    if (data.notes?.length) element.append(make("h2", "Not in this report"), list(data.notes));
   }
 
   // Mean loss of the runs by position and the like: a table for each kind of groups, a column for each run.
