@@ -16,7 +16,7 @@ def override(words: Sequence[str], *more: str) -> list[str]:
     return [*kept, *more]
 
 
-START_LINE = re.compile(r"training [\w-]+: model |[\d,]+ parameters on ")
+START_LINE = re.compile(r"training [\w-]+: (?:model|layers) |[\d,]+ parameters on ")
 
 
 def without_start_lines(text: str) -> list[str]:

@@ -179,6 +179,8 @@ def train(
             spec = locate_paths(spec, Path(config), settings)
         folder = unused_folder(spec.model) if out is None else Path(out)
         if callback is None and progress:
+            if not (options.resume or options.overwrite):
+                RunFolder(folder).refuse_existing()
             bar = stack.enter_context(Bar("training", definition))
             bar.inform(describe_plan(spec))
             options = replace(options, inform=bar.inform)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from anaphor.training.checkpoint import newest
+from command_line import without_start_lines
 from faults.runs import begin, hashes, here, run
 
 SHORT = ("--steps", "8")
@@ -129,7 +130,7 @@ def test_a_second_process_on_the_same_run_is_refused_at_once(tmp_path):
         second = run(tmp_path, out, "--resume")
         assert second.returncode == 2
         assert str(holder.pid) in second.stderr
-        assert second.stderr.count("\n") == 1
+        assert len(without_start_lines(second.stderr)) == 1
     finally:
         holder.kill()
         holder.communicate()
@@ -172,7 +173,7 @@ def test_another_config_is_refused_with_the_difference(short, more, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert "--force" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert len(without_start_lines(done.stderr)) == 1
 
 
 def test_edited_data_and_another_thread_count_are_noticed(tmp_path, monkeypatch):
@@ -205,5 +206,5 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_pa
     began = time.perf_counter()
     done = here(tmp_path, place / "run")
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert len(without_start_lines(done.stderr)) == 1
     assert time.perf_counter() - began < 30

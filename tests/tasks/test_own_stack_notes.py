@@ -16,7 +16,9 @@ def notes_of(run):
 
 def test_the_line_is_printed_and_kept(text, tmp_path, capsys):
     assert main(["train", "lm", "--data", "text", "--mixers", "lstm", "attention", *WORDS.split()]) == 0
-    assert capsys.readouterr().err.splitlines()[0] == f"anaphor: {LINE}"
+    first, line, *_ = capsys.readouterr().err.splitlines()
+    assert first == "training lm: layers lstm, attention, data text, 2 steps"
+    assert line == f"anaphor: {LINE}"
     assert LINE in notes_of(tmp_path / "run")
     assert main(["train", "lm", "--resume", "--force", "--steps", "3", "--out", "run"]) == 0
     assert LINE in notes_of(tmp_path / "run")

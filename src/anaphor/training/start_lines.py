@@ -9,8 +9,10 @@ from anaphor.training.spec import RunSpec
 
 def describe_plan(spec: RunSpec) -> str:
     """Task, model, data, and what ends training."""
-    init = getattr(spec, "init", None)
+    init, mixers = getattr(spec, "init", None), getattr(spec, "mixers", ())
     model = f"model {spec.model}" if init is None else f"model from {init}"
+    if mixers and init is None:
+        model = f"layers {', '.join(mixers)}"
     return f"training {spec.task}: {model}, data {spec.data}, {describe_end(spec)}"
 
 

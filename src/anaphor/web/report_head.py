@@ -63,13 +63,12 @@ def describe_winner(group: Sequence[Row], comparison: Row | None) -> str:
     """Which of some runs of one task on the same data is the best, and by how much."""
     first, *others = rank(group)
     metric = find_metric(first)
-    value = f"{metric.text} of {format_value(first, first['best'])} on validation"
-    if not others:
-        return f"{first['run']} has a {value}."
+    article = "an" if metric.text[:1].lower() in "aeiou" else "a"
+    value = f"{article} {metric.text} of {format_value(first, first['best'])} on validation"
     same = [row for row in others if row["metric"] == first["metric"]]
     if not same:
-        return f"{first['run']} has a {value}."
-    sentence = f"{first['run']} is the best of {count_noun(1 + len(same), 'run')}, with a {value}"
+        return f"{first['run']} has {value}."
+    sentence = f"{first['run']} is the best of {count_noun(1 + len(same), 'run')}, with {value}"
     interval = describe_interval(first, same[0], comparison)
     return f"{sentence}; {same[0]['run']} follows with {format_value(same[0], same[0]['best'])}{interval}."
 

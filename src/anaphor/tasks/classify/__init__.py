@@ -51,8 +51,8 @@ class ClassifyData(DataSection):
     tokenizer: str | None = None
     """Tokenizer: word, treebank, character, byte or bpe (word if not given; with --init that of the weights)."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank, character and bpe (all of the training text, or
-    4,096 for bpe, if not given)."""
+    """Vocabulary size of word, treebank, character and bpe (all words of the training text, or 4,096 for bpe, if not
+    given)."""
     max_length: int | None = None
     """Maximum number of tokens; longer texts are truncated (512 if not given, or less where the model has a limit)."""
 

@@ -38,8 +38,8 @@ class LanguageData(DataSection):
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank, character and bpe (all of the training text, or
-    4,096 for bpe, if not given)."""
+    """Vocabulary size of word, treebank, character and bpe (all words of the training text, or 4,096 for bpe, if not
+    given)."""
     batching: str = "stream"
     """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
 

@@ -45,8 +45,8 @@ class TranslationData(DataSection):
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizers word, treebank, character and bpe (all of the training text, or
-    4,096 for bpe, if not given)."""
+    """Vocabulary size of word, treebank, character and bpe (all words of the training text, or 4,096 for bpe, if not
+    given)."""
     joint: bool = False
     """Joint vocabulary: one tokenizer for both languages."""
     max_length: int | None = None
