@@ -75,7 +75,7 @@ class TrainFlags:
 
 def flags_class(task: TaskDefinition) -> Any:
     """Returns the class of all flags of `train`: its own and the settings of a task."""
-    kind = dataclasses.make_dataclass("Options", [], bases=(TrainFlags, task.run_spec), frozen=True, kw_only=True)
+    kind: Any = dataclasses.make_dataclass("Options", [], bases=(TrainFlags, task.run_spec), frozen=True, kw_only=True)
     kind.__doc__ = task.run_spec.__doc__
     command = f"anaphor train {task.name}"
     kind.help_examples = task.run_spec.help_examples or (f"{command} --epochs 1", f"{command} --dry-run")

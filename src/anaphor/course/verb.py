@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from anaphor.config import nearest
 from anaphor.course.catalog import CATALOG, find_reference, has_reference
@@ -24,6 +24,11 @@ class Options:
     `anaphor check list` lists what can be checked. The exit code is 0 if it passed, 1 if it did not, and 2 for
     a file or a signature that cannot be checked.
     """
+
+    help_examples: ClassVar[tuple[str, ...]] = (
+        "anaphor check attention.py::AttentionHead",
+        "anaphor check attention.py::RightHead --as AttentionHead",
+    )
 
     target: Annotated[str, Positional("FILE.py::NAME")]
     """Class or function to check, or `list`; the file is run."""

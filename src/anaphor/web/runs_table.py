@@ -82,7 +82,7 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
     for goal in goals:
         table.add_column(f"s to {goal}", no_wrap=True, justify="right")
     table.add_column("differs in")
-    rows = []
+    rows: list[list[Text]] = []
     for row in runs:
         settings = row["settings"]
         shown = ", ".join(f"{name}={show_value(settings[name])}" for name in names[row["task"]] if name in settings)
@@ -105,12 +105,14 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
         texts += [Text(never if time is None else f"{time:.1f}") for time in times]
         rows.append([*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis")])
     if width is not None:
-        columns = [[column.header, *(row[place].plain for row in rows)] for place, column in enumerate(table.columns)]
-        others = sum(2 + max(map(len, texts)) for texts in columns[1:-1])  # two spaces between columns
+        columns = [
+            [str(column.header), *(cells[place].plain for cells in rows)] for place, column in enumerate(table.columns)
+        ]
+        others = sum(2 + max(len(text) for text in texts) for texts in columns[1:-1])  # two spaces between columns
         room = max(width - others - LEAST_SETTINGS, LEAST_NAME)
-        rows = [[Text(fold_path(row[0].plain, room)), *row[1:]] for row in rows]
-    for row in rows:
-        table.add_row(*row)
+        rows = [[Text(fold_path(cells[0].plain, room)), *cells[1:]] for cells in rows]
+    for line in rows:
+        table.add_row(*line)
     return table
 
 
