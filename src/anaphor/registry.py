@@ -254,7 +254,7 @@ EVALUATIONS = Registry("evaluation")
 """What `evaluate` shows beside the score of a run, each an `Extra`: its settings are flags of `evaluate`."""
 SERVICES = Registry("service")
 """What shelves do for the core: `read-pretrained` reads a `Pretrained` from a folder of another library, `show-run`
-makes what a notebook shows of a run."""
+and `show-look` make what a notebook shows of a run and of a look inside."""
 
 
 def _check_callable(kind: str, name: str, value: Any, wanted: str) -> None:

@@ -8,6 +8,7 @@ from anaphor.user_paths import user_path
 
 EXAMPLES = Path(__file__).with_name("examples")
 """Files to try, to read and to copy: parts for `--import`, functions for `trace`, studies."""
+NOTEBOOKS = EXAMPLES / "notebooks"
 
 
 def files_by_name(folder: Path, ending: str) -> dict[str, Path]:

@@ -34,6 +34,20 @@ def test_links_lead_to_files_and_headings(path):
     assert broken(path) == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_the_documentation_stay_in_it(path):
+    """What lies beside the folder is no part of the site."""
+    names = [name for name, _ in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8")))]
+    targets = [(path.parent / name).resolve() for name in names if name and not re.match(r"\w+:", name)]
+    assert [target for target in targets if not target.is_relative_to(ROOT / "docs")] == []
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r'= "([\w/.-]+\.md)"', (ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(pages)
+
+
 def test_a_wrong_file_or_heading_is_found(tmp_path):
     (tmp_path / "other.md").write_text("# One: two (three)\n\n## Named { #name }\n")
     page = tmp_path / "page.md"

@@ -66,3 +66,11 @@ def test_a_run_whose_folder_is_gone_is_printed(copied):
     (copied / "lstm" / "spec.yaml").unlink()
     assert run._repr_html_() is None
     assert "lstm" in repr(run)
+
+
+def test_a_look_shows_its_page_in_a_frame(run):
+    html = run.look("the cat sat")._repr_html_()
+    ((tag, attributes),) = Tags(html).found
+    assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
+    assert "the" in attributes["srcdoc"]
+    assert "Content-Security-Policy" in attributes["srcdoc"]

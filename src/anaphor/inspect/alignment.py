@@ -15,6 +15,7 @@ from anaphor.draw import Panel, heat_maps
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.figures import SUFFIXES, token_labels
+from anaphor.inspect.notebook import ShownAsPage
 from anaphor.inspect.page import SHARED, render_page
 from anaphor.inspect.record import recorded
 from anaphor.mixers.attention.layer import CrossAttention
@@ -25,7 +26,7 @@ SCRIPTS = (*SHARED, "data.js", "grid.js", "alignment.js")
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(ShownAsPage):
     """Attention weights of each target token on the source, when it was predicted."""
 
     source: tuple[str, ...]

@@ -15,6 +15,7 @@ from torch import Tensor
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.look import check_memory, compute_rollout
 from anaphor.inspect.maps import layer_of, select_maps
+from anaphor.inspect.notebook import ShownAsPage
 from anaphor.inspect.record import recorded
 from anaphor.models import ImageClassifier
 from anaphor.taps import taps_of
@@ -65,7 +66,7 @@ class ImageMaps:
 
 
 @dataclass(frozen=True)
-class ImageLook:
+class ImageLook(ShownAsPage):
     """An image, what it was taken for, and the maps."""
 
     name: str

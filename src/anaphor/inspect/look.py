@@ -28,6 +28,7 @@ from anaphor.inspect.maps import (
     select_units,
     summarize_heads,
 )
+from anaphor.inspect.notebook import ShownAsPage
 from anaphor.inspect.record import recorded
 from anaphor.models import LanguageModel
 from anaphor.taps import taps_of
@@ -37,7 +38,7 @@ MAX_WEIGHTS = 250_000_000
 
 
 @dataclass(frozen=True)
-class Look:
+class Look(ShownAsPage):
     """One sequence in one model. Its representation in a notebook leaves out what fills pages."""
 
     model: str

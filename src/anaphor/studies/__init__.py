@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 from anaphor.registry import register_verb
 
 if TYPE_CHECKING:
+    from anaphor.studies.load import StudyResult, load_study
     from anaphor.studies.spec import StudySpec
     from anaphor.studies.study_file import read_study
 
-__all__ = ["StudySpec", "read_study"]
+__all__ = ["StudyResult", "StudySpec", "load_study", "read_study"]
 
 
 def register() -> None:
@@ -25,6 +26,7 @@ if not TYPE_CHECKING:  # which would take every name for known
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-        from anaphor.studies import spec, study_file
+        from anaphor.studies import load, spec, study_file
 
-        return getattr(study_file if name == "read_study" else spec, name)
+        places = {"StudySpec": spec, "read_study": study_file}
+        return getattr(places.get(name, load), name)

@@ -4,8 +4,9 @@ from anaphor.registry import SERVICES, register_verb
 
 
 def register() -> None:
-    """Add the verbs, and what a notebook shows of a run: the registry calls it when names are first needed."""
+    """Add the verbs, and what a notebook shows: the registry calls it when names are first needed."""
     SERVICES.add("show-run", "anaphor.web.notebook:show_run")
+    SERVICES.add("show-look", "anaphor.web.notebook:show_look")
     register_verb(
         "runs", "list runs and studies: status, values, speed, age, settings that differ", "anaphor.web.runs_verb:run"
     )

@@ -1,4 +1,4 @@
-"""A run in a notebook: its curves and a look inside, as a frame that can reach neither the notebook nor the network."""
+"""Runs and looks in a notebook, as frames that can reach neither the notebook nor the network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
+from anaphor.inspect.alignment import Alignment, alignment_page
+from anaphor.inspect.image_maps import ImageLook
+from anaphor.inspect.look import Look
+from anaphor.inspect.page import build_page, image_page
 from anaphor.training.load import Run
 from anaphor.web.inference import Cache, answer
 from anaphor.web.report import build_report
@@ -49,3 +53,13 @@ def show_run(run: Run, text: str | None = None) -> Frame:
     """Curves of a run, and what its model does with a text, or with an example of validation."""
     report = build_report([run.folder], text=text, ask=partial(answer, cache=_Loaded(run)), views=VIEWS)
     return Frame(report.page, report.runs[0], report.left_out)
+
+
+def show_look(look: Look | ImageLook | Alignment) -> Frame:
+    """The page of `anaphor look` for one text or image, or the alignment of a translation."""
+    if isinstance(look, Alignment):
+        return Frame(alignment_page(look), "alignment")
+    if isinstance(look, ImageLook):
+        return Frame(image_page([look], look.label, ""), look.name)
+    page, left_out = build_page({"model": look})
+    return Frame(page, "look inside", left_out)

@@ -1,0 +1,1 @@
+"""Notebooks to open in Jupyter or Colab."""
