@@ -36,8 +36,23 @@ def docstrings(tree):
     return {id(statement.value) for statement in statements if isinstance(statement.value, ast.Constant)}
 
 
+def drop_types(tree):
+    """The code without what only a type checker reads: imports for types, and the overloads of a function."""
+    for node in ast.walk(tree):
+        if hasattr(node, "body") and isinstance(node.body, list):
+            node.body = [statement for statement in node.body if not is_for_types(statement)] or [ast.Pass()]
+    return tree
+
+
+def is_for_types(statement):
+    if isinstance(statement, ast.If):
+        return isinstance(statement.test, ast.Name) and statement.test.id == "TYPE_CHECKING"
+    decorators = getattr(statement, "decorator_list", [])
+    return any(isinstance(decorator, ast.Name) and decorator.id == "overload" for decorator in decorators)
+
+
 def names_of_tasks(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = drop_types(ast.parse(path.read_text(encoding="utf-8")))
     prose = docstrings(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
