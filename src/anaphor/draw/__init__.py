@@ -149,6 +149,8 @@ def heat_maps(
         if not common:
             figure.colorbar(image, ax=one).ax.tick_params(labelsize=7)
     if common and image is not None:
+        if label and drawn[0].scale == "sqrt":
+            label = f"{label}, colors by its square root"
         figure.colorbar(image, ax=axes, label=label, shrink=0.8 if lines == 1 else 0.5)
     figure.supxlabel(x_label, fontsize=10)
     figure.supylabel(y_label, fontsize=10)
