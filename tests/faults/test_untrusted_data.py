@@ -8,7 +8,7 @@ import pytest
 import anaphor
 from anaphor.cli.main import main
 from anaphor.errors import DataError
-from anaphor.training.trusted_data import STATE_VARIABLE
+from anaphor.training.trained_runs import STATE_VARIABLE
 
 SECRET = "the key to the vault is under the mat\n"
 TRAIN = ["train", "lm", "--data", "secret.txt", "--model", "lstm", "--width", "8", "--batch-size", "2", "--bptt", "8",

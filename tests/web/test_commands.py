@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.trusted_data import record_run
+from anaphor.training.trained_runs import record_run
 from anaphor.web import commands
 from anaphor.web.catalog import make_id
 from anaphor.web.commands import Commands, find_holder

@@ -236,6 +236,18 @@ def test_a_training_is_on_the_page_within_ten_seconds_of_its_start(open_tab, tmp
         assert tab.wrong == []
 
 
+def test_an_empty_folder_has_the_commands_that_fill_it(open_tab, tmp_path, monkeypatch):
+    (tmp_path / "my runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with serving(tmp_path / "my runs") as served:
+        tab = open_tab(served)
+        command = "anaphor train lm --data grammar --model lstm --out 'my runs/lstm'"
+        expect(tab.locator(".empty code")).to_have_text(command)
+        show(tab, served, "studies")
+        expect(tab.locator(".empty code")).to_have_text("anaphor study bptt --out 'my runs/bptt'")
+        assert tab.wrong == []
+
+
 # ---- more runs than colors
 
 

@@ -84,7 +84,8 @@ from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
-from anaphor.training.trusted_data import record_run, refuse_untrusted_data, trust_data
+from anaphor.training.trained_runs import record_run
+from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
 
 NEWEST = 2

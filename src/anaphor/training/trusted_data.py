@@ -6,7 +6,7 @@ name is a digest of how the run names its data, where they are, and their conten
 for the run wherever it is moved or copied, and for all runs on the same data. Data sets with a name, and data in the
 run's own folder, need no record.
 
-Whether the live page may start a run again is a stricter question, with records of its own: `was_trained_here`.
+Whether the live page may start a run again is a stricter question, with records of its own: see `trained_runs`.
 """
 
 from __future__ import annotations
@@ -19,29 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from anaphor.data.cache import NOWHERE
 from anaphor.errors import AnaphorError
 from anaphor.registry import DATASETS
 from anaphor.training import checkpoint
 from anaphor.training.paths import UntrustedData, existing_paths, recorded_data_path
 from anaphor.training.run_folder import NO_DATA, RunFolder
 from anaphor.training.spec import RunSpec
-from anaphor.user_paths import user_path
-
-STATE_VARIABLE = "ANAPHOR_STATE"
-
-
-def state_folder() -> Path:
-    """`$ANAPHOR_STATE`, else the platform's folder for the state of programs."""
-    chosen = os.environ.get(STATE_VARIABLE)
-    if chosen:
-        return user_path(chosen)
-    try:
-        return Path(platformdirs.user_state_dir("anaphor"))
-    except RuntimeError:  # no home folder is known
-        return NOWHERE
+from anaphor.training.trained_runs import state_folder
 
 
 def trust_data(data: str, data_path: str | None, digests: Any) -> None:
@@ -70,22 +54,6 @@ def trust_run(folder: Path) -> None:
         if newest is not None:
             found = checkpoint.read(newest, ())
             trust_data(str(run.read_settings().get("data")), run.read_data_path(), found.metadata["data"])
-
-
-def record_run(folder: Path, spec: str) -> None:
-    """Record that a run is trained here, in this folder and with this spec document: the live page may start it again.
-    Unlike data, a run that was copied or moved, or whose spec was edited, is no longer known."""
-    with suppress(OSError):
-        record = _run_record(folder, spec.encode())
-        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record.touch()
-
-
-def was_trained_here(folder: Path, spec: bytes) -> bool:
-    """Whether a run was trained here, in this folder and with the settings of this spec document."""
-    with suppress(OSError):
-        return _run_record(folder, spec).exists()
-    return False
 
 
 def is_trusted(data: str, data_path: str | None, digests: Any, folder: Path) -> bool:
@@ -123,11 +91,6 @@ def _record(data: str, data_path: str | None, digests: Any) -> Path:
     splits = dict(digests) if isinstance(digests, Mapping) else digests
     content = json.dumps([data, data_path, splits], sort_keys=True, default=str)
     return state_folder() / "trusted-data" / hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _run_record(folder: Path, spec: bytes) -> Path:
-    name = os.fsencode(os.path.realpath(folder)) + b"\0" + spec
-    return state_folder() / "trained-runs" / hashlib.sha256(name).hexdigest()
 
 
 def _are_inside(paths: list[Path], folder: Path) -> bool:

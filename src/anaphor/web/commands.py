@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from anaphor.errors import ConfigError, DataError
-from anaphor.training.trusted_data import was_trained_here
+from anaphor.training.trained_runs import was_trained_here
 from anaphor.web.locks import LOCK, HeldLocks, read_holder
 from anaphor.web.summary import RESULT, SPEC, find_task, read_file, read_json, read_yaml
 from anaphor.web.worker import without_paths

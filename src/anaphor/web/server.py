@@ -141,6 +141,11 @@ class Api:
             self._valid_until = now + max(SCAN_SECONDS, SCAN_PAUSE * (now - start))
         return self._listing
 
+    def find_place(self) -> str:
+        """The folder as a command has it that is typed where the server was started; elsewhere its name alone."""
+        folder, here = self.catalog.folder, Path.cwd()
+        return str(folder.relative_to(here)) if folder.is_relative_to(here) else folder.name
+
     async def get_page(self, request: Request) -> Response:
         return Response(self._static[PAGE].read_bytes(), media_type="text/html")
 
@@ -156,7 +161,9 @@ class Api:
 
         def read() -> dict[str, Any]:
             listing, newest = self.list_runs()
-            return {"version": version, "unchanged": True} if newest == version else listing.to_plain()
+            if newest == version:
+                return {"version": version, "unchanged": True}
+            return {**listing.to_plain(), "place": self.find_place()}
 
         return await self.read(read)
 

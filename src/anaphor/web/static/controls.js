@@ -76,6 +76,14 @@ function copyable(command) {
   return [code, copy];
 }
 
+// What is not there yet, and the command that makes it.
+function emptyState(text, command, className = "empty") {
+  const box = make("div", "", className), line = make("div", "", "command");
+  line.append(...copyable(command));
+  box.append(make("p", text), line);
+  return box;
+}
+
 function action(text, title, onclick, className = "") {
   const button = make("button", text, className);
   button.type = "button";

@@ -377,7 +377,8 @@
         host.querySelector(".filter").value = "";
         showRuns();
       }));
-      section.append(none, make("p", "There are no runs here yet. A run appears as soon as anaphor train has written its folder.", "empty nothing"));
+      section.append(none, emptyState("There are no runs here yet. A run appears as soon as anaphor train has written its folder.",
+        `anaphor train lm --data grammar --model lstm --out ${inFolder("lstm")}`, "empty nothing"));
       host.append(section);
       own.repeat(async () => {
         await untilReleased();

@@ -35,6 +35,12 @@ function fromListing(name, make) {
   return derived[name];
 }
 
+// A folder in that of this page, in a command; a name with other letters is quoted.
+function inFolder(name) {
+  const path = listing.place && listing.place !== "." ? `${listing.place}/${name}` : name;
+  return /^[\w./-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;
+}
+
 const find_run = (id) => fromListing("runs", () => new Map(listing.runs.map((run) => [run.id, run]))).get(id);
 const run_name = (id) => memory.read("nicknames")[id] || cellName(id) || find_run(id)?.run || id;
 const is_hidden = (id) => Boolean(memory.read("hidden")[id]);

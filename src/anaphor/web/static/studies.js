@@ -197,7 +197,7 @@
       const nav = make("ul", "", "studies-list"), whole = make("div", "", "study");
       nav.setAttribute("aria-label", "Studies of this folder");
       if (!studies().length) {
-        host.append(make("p", "There are no studies here yet. A study appears as soon as anaphor study has written its folder.", "empty"));
+        host.append(emptyState("There are no studies here yet. A study appears as soon as anaphor study has written its folder.", `anaphor study bptt --out ${inFolder("bptt")}`));
         return;
       }
       const heat = section("Heat map", "heat-box", make("div", "", "bar"), make("div", "", "scroll"));
