@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # names for type checkers and editors; at run time they are l
     from anaphor.inspect import recorded as recorded
     from anaphor.interchange.conversion import convert as convert
     from anaphor.interchange.conversion import export as export
+    from anaphor.interchange.programs import export_onnx as export_onnx
+    from anaphor.interchange.programs import export_program as export_program
     from anaphor.labs.lab import LABS as LABS
     from anaphor.metrics.bleu import bleu as bleu
     from anaphor.metrics.bleu import corpus_bleu as corpus_bleu
@@ -133,6 +135,7 @@ _PUBLIC = {
         "preset",
     ),
     "anaphor.interchange.conversion": ("convert", "export"),
+    "anaphor.interchange.programs": ("export_onnx", "export_program"),
     "anaphor.training.load": ("Run",),
     "anaphor.registry": (
         "register_callback",
