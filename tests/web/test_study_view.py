@@ -68,6 +68,23 @@ def test_a_growing_study_shows_what_is_done_what_runs_and_what_waits(tmp_path):
     assert found["findings"] == []
 
 
+def test_a_study_that_tunes_shows_all_values_while_it_grows_and_the_chosen_ones_at_its_end(tmp_path):
+    folder = write_study(tmp_path / "study", tune={"lr": {"values": [0.1, 0.2]}}, tune_seeds=1)
+    with lock_study(folder):
+        kept = add_cell(folder, {"width": 4, "lr": 0.1}, 0, loss=1.0)
+        left = add_cell(folder, {"width": 4, "lr": 0.2}, 0, loss=2.0)
+        found, _ = view(tmp_path)
+    assert found["axes"] == {"width": [4, 8], "lr": [0.1, 0.2]}
+    assert [cell["status"] for cell in found["cells"]] == ["finished", "finished", "waiting", "waiting"]
+    cells = [
+        {"parameters": {"width": 4, "lr": lr}, "seed": 0, "run": str(cell), "chosen": cell is kept}
+        for lr, cell in ((0.1, kept), (0.2, left))
+    ]
+    (folder / "result.json").write_text(json.dumps({"cells": cells}))
+    found, _ = view(tmp_path)
+    assert [cell["parameters"] for cell in found["cells"]] == [{"width": 4, "lr": 0.1}]
+
+
 def test_cells_without_a_result_say_why(tmp_path):
     folder = write_study(tmp_path / "study")
     add_cell(folder, {"width": 4}, 0, event="failed", reason="out of memory <script>")

@@ -93,8 +93,14 @@ def read_plan(folder: Path) -> Plan:
     parameters, method = document.get("parameters"), document.get("method", "grid")
     given = document.get("seeds")
     seeds = [seed for seed in given if type(seed) is int] if isinstance(given, list) else []
+    tuned = document.get("tune")
     try:
         axes, combinations = _read_axes(parameters, document.get("base"), method, max(len(seeds), 1))
+        if isinstance(tuned, dict) and tuned:  # every setting is tried with all these values
+            tuned_axes, values = _read_axes(tuned, {}, "grid", max(len(seeds), 1))
+            _check_count(len(combinations) * len(values) * max(len(seeds), 1))
+            combinations = [{**one, **value} for one, value in itertools.product(combinations, values)]
+            axes, seeds = {**axes, **tuned_axes}, _read_tuning_seeds(document.get("tune_seeds"), seeds)
         return Plan(
             about=make_plain(str(document.get("about") or "")),
             task=make_plain(task),
@@ -108,6 +114,13 @@ def read_plan(folder: Path) -> Plan:
         )
     except (AnaphorError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{STUDY} cannot be read: {error}") from None
+
+
+def _read_tuning_seeds(given: Any, seeds: list[int]) -> list[int]:
+    """The seeds of the cells that tune; those that are compared are known when they have begun."""
+    if isinstance(given, list):
+        return [seed for seed in given if type(seed) is int]
+    return seeds[:given] if type(given) is int else seeds
 
 
 def _read_axes(
@@ -289,7 +302,7 @@ def _listed_cells(listed: Any) -> Iterator[CellView]:
         if not isinstance(cell, dict) or not isinstance(cell.get("parameters"), dict) or not is_seed(cell.get("seed")):
             continue
         name = Path(str(cell.get("run"))).name
-        if is_cell_name(name):
+        if is_cell_name(name) and cell.get("chosen") is not False:  # others were trained to tune
             yield CellView(make_plain(cell["parameters"]), cell.get("seed"), name)
 
 
