@@ -36,6 +36,36 @@ CATALOG: dict[str, Entry] = {
         f"{_FOLDER}.attention:MULTI_HEAD_ATTENTION",
         ("MultiHeadedAttention", "MultiHeadSelfAttention", "MHA"),
     ),
+    "TransformerBlock": Entry(
+        "(dim, attn_dim, mlp_dim, num_heads) or (dim, num_heads); forward(x, attn_mask=None) -> out [B, T, dim], "
+        "A [B, H, T, T]",
+        f"{_FOLDER}.transformer:TRANSFORMER_BLOCK",
+        ("AttentionResidual", "Block", "EncoderLayer", "TransformerLayer"),
+    ),
+    "Transformer": Entry(
+        "(dim, attn_dim, mlp_dim, num_heads, num_layers); forward(x, attn_mask=None) -> out [B, T, dim], "
+        "A [B, layers, H, T, T]",
+        f"{_FOLDER}.transformer:TRANSFORMER",
+    ),
+    "DialogueGPT": Entry(
+        "(vocab_size, dim, attn_dim, mlp_dim, num_heads, num_layers, max_seq_len); "
+        "forward(input_ids) -> logits [B, T, vocab_size], A [B, layers, H, T, T]",
+        f"{_FOLDER}.transformer:DIALOGUE_GPT",
+        ("GPT",),
+    ),
+    "DialogueLoss": Entry(
+        "(); forward(logits [B, T, V], input_ids [B, T], input_mask [B, T]) -> loss; or a function of these",
+        f"{_FOLDER}.streams:DIALOGUE_LOSS",
+    ),
+    "batchify": Entry("function (data, bsz) -> columns [T, B]", f"{_FOLDER}.streams:BATCHIFY"),
+    "get_batch": Entry(
+        "function (source, i, bptt) -> data [T, B], targets [T · B] or [T, B]", f"{_FOLDER}.streams:GET_BATCH"
+    ),
+    "bleu": Entry(
+        "function (references, hypotheses) -> score from 0 to 1 or 100; a list of references for each hypothesis",
+        f"{_FOLDER}.streams:BLEU",
+        ("compute_bleu", "corpus_bleu"),
+    ),
 }
 
 

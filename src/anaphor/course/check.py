@@ -32,8 +32,6 @@ from anaphor.course.weights import Weight, randomize, weights_of
 
 MAX_READINGS = 64
 """Most ways to read a student's weights that are tried."""
-MAX_PAIRS = 2000
-"""Most pairs of mistakes that are tried."""
 SEED = 20
 
 
@@ -169,7 +167,8 @@ def _prepare(reference: Reference, subject: Subject, device: torch.device) -> tu
     """The student's own with random weights, and what is wrong before it is called."""
     findings: list[Finding] = []
     if not reference.constructors:
-        return Work(reference, subject, subject.target, {**reference.sizes}, [], None, device), findings
+        target = subject.protect(subject.target) if isinstance(subject.target, type) else subject.target
+        return Work(reference, subject, target, {**reference.sizes}, [], None, device), findings
     module, sizes = build(reference, subject)
     hidden = hidden_modules(module)
     if hidden:
@@ -288,15 +287,16 @@ def _diagnose(work: Work, attempt: Attempt) -> list[Finding]:
     candidates = list(work.candidates())
     if not candidates:
         return [_describe_weights(work)]
-    best = min(candidates, key=lambda one: _distance(work, attempt, one))
-    for count in (1, 2):
+    candidates.sort(key=lambda one: _distance(work, attempt, one))
+    best = candidates[0]
+    for count, among, most in ((1, candidates, None), (2, candidates[:2], work.reference.pairs)):
         tries = (
             (mistakes, replace(one, rules=rules))
             for mistakes in combinations(work.reference.mistakes, count)
-            for one in candidates
+            for one in among
             if (rules := _apply(one.rules, mistakes)) is not None
         )
-        for mistakes, changed in islice(tries, None if count == 1 else MAX_PAIRS):
+        for mistakes, changed in islice(tries, most):
             if work.explains(changed, attempt):
                 right = next(one for one in candidates if one.weights is changed.weights)
                 return [Finding(one.name, _place_of(work, attempt, right, one), one.text) for one in mistakes]

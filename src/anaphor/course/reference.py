@@ -86,6 +86,8 @@ class Reference:
     """Arguments of the call that a student's own may lack."""
     forms: Mapping[str, Callable[[str, Any], Any]] = field(default_factory=dict)
     """Other forms of the inputs that are right, too, by name: each a function of an argument's name and value."""
+    pairs: int = 2000
+    """Most pairs of mistakes that are tried: each is computed on the first case at least."""
     time_first: tuple[str, ...] = ()
     """Arguments and outputs that are [T, B, …] for a module that says `batch_first = False`."""
 

@@ -33,6 +33,7 @@ ALIASES: dict[str, str] = {
     "n_hidden": "n_hidden head_dim d_k dk head_size d_head attn_dim key_dim d_attn head_width hidden d_out out_dim"
     " output_dim hidden_dim dim_head",
     "num_heads": "num_heads n_heads heads h n_head nhead nheads num_head",
+    "attn_dim": "attn_dim head_dim d_k dk head_size d_head n_hidden dim_head d_attn key_dim",
     "mlp_dim": "mlp_dim d_ff ff_dim ffn_dim dim_feedforward feedforward ffn_hidden mlp_hidden d_mlp hidden_dim dff",
     "num_layers": "num_layers n_layers layers depth n_layer num_blocks n_blocks nlayers",
     "vocab_size": "vocab_size vocab n_vocab num_tokens ntoken ntokens num_embeddings vocabulary_size",
@@ -47,7 +48,16 @@ ALIASES: dict[str, str] = {
     "input_size": "input_size input_dim n_input d_in in_dim embed_dim ninp d_input in_features x_dim",
     "x": "x input inputs inp tokens h hidden_states embeddings seq images image img src data",
     "attn_mask": "attn_mask mask attention_mask m src_mask attn_masks",
-    "input_ids": "input_ids ids tokens x idx token_ids input inputs",
+    "data": "data tokens text corpus ids x",
+    "bsz": "bsz batch_size bs batch b rows num_rows n_batch columns",
+    "source": "source data text corpus x src batches",
+    "i": "i start index begin offset idx t pos position",
+    "bptt": "bptt seq_len length size seq_length segment block_size sequence_length max_len",
+    "logits": "logits output outputs out preds predictions pred scores",
+    "input_mask": "input_mask inp_mask mask attention_mask masks pad_mask",
+    "references": "references reflists list_of_refs refs reference list_of_references gold targets ref",
+    "hypotheses": "hypotheses hyps hypothesis candidates predictions outputs hyp translations",
+    "input_ids": "inp_ids targets input_ids ids tokens x idx token_ids input inputs",
 }
 """Names that arguments have in courses, papers and libraries."""
 PLAIN_VALUES = {"dropout": 0.0, "bias": True, "batch_first": True}
@@ -245,12 +255,13 @@ def name_outputs(reference: Reference, subject: Subject, returned: Any) -> Outpu
     """What was returned, by name: one value, or a tuple that begins as ours does."""
     if len(reference.outputs) == 1 and not _is_single(returned):
         return {reference.outputs[0]: returned}
-    values = list(returned) if isinstance(returned, tuple) else [returned]
+    is_several = isinstance(returned, tuple) or (isinstance(returned, list) and len(returned) == len(reference.outputs))
+    values = list(returned) if is_several else [returned]
     outputs = {}
     for name, value in zip(reference.outputs, values, strict=False):
         if isinstance(value, list | tuple) and value and all(isinstance(one, Tensor) for one in value):
-            with contextlib.suppress(RuntimeError):
-                value = torch.stack(list(value), dim=1)
+            with contextlib.suppress(RuntimeError, IndexError):
+                value = torch.stack(list(value), dim=1)  # one of each layer or head
         if value is not None:
             outputs[name] = value
     if reference.outputs[0] not in outputs:

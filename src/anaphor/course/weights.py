@@ -44,7 +44,7 @@ class Weight:
     @property
     def is_bias(self) -> bool:
         """By its name: a bias may have any shape."""
-        return bool(re.search(r"(bias|(^|[._])b(_?\w|[._]?\d+)?)$", self.name.lower()))
+        return bool(re.search(r"(bias|beta|(^|[._])b(_?\w|[._]?\d+)?)$", self.name.lower()))
 
 
 def weights_of(module: nn.Module) -> list[Weight]:
@@ -232,8 +232,8 @@ def _stack(roles: Roles, biases: list[Weight], heads: int, size: int, dim: int) 
 
 def _biases_of(role: str, weights: list[Weight], biases: list[Weight]) -> list[Weight | None]:
     """The bias beside each matrix: `query.bias` is that of `query.weight`, and `b_q` that of `W_q`."""
-    by_stem = {_stem(bias.name): bias for bias in biases}
-    found = [by_stem.get(_stem(weight.name)) for weight in weights]
+    by_stem = {stem_of(bias.name): bias for bias in biases}
+    found = [by_stem.get(stem_of(weight.name)) for weight in weights]
     by_role = [bias for bias in biases if role_of(bias.name) == role]
     if not any(found) and len(by_role) == len(weights):
         return [*by_role]
@@ -263,9 +263,9 @@ def _read_output(
     return [{"o": one, "bo": bias} for one in as_output(weights[0], dim, heads, size)] if len(bias) == dim else []
 
 
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
     """The name without what makes it a weight or a bias."""
-    return re.sub(r"[._]?(weight|bias)$", "", name)
+    return re.sub(r"[._]?(weight|bias|gamma|beta)$", "", name)
 
 
 def split_layers(given: Sequence[Weight], layers: int) -> tuple[list[list[Weight]], list[Weight]] | None:
@@ -289,7 +289,3 @@ def split_layers(given: Sequence[Weight], layers: int) -> tuple[list[list[Weight
 
 def _is_a_layer(given: Sequence[Weight]) -> bool:
     return sum(weight.value.ndim > 1 for weight in given) > 2
-
-
-def count_values(given: Sequence[Weight]) -> int:
-    return sum(math.prod(weight.value.shape) for weight in given)
