@@ -2,7 +2,7 @@
 
 import pytest
 
-from anaphor.web.report_head import describe_head, describe_study, describe_winner, name_report
+from anaphor.web.report_head import describe_head, describe_study, describe_winner, describe_winners, name_report
 
 LOSS = {"name": "loss", "goal": "min", "label": "loss", "unit": "nats per token", "digits": 4}
 ACCURACY = {"name": "accuracy", "goal": "max", "label": "accuracy", "unit": "", "digits": 4}
@@ -49,20 +49,21 @@ def test_one_run_has_its_value():
 
 def test_runs_on_other_data_are_not_compared():
     rows = [row("a", 2.5), row("b", 2.0, settings={"data": "other"})]
-    assert describe_head(rows, [], {}, None)["sentences"] == [
+    assert describe_winners(rows, None) == [
         "a has a loss of 2.5000 on validation.",
         "b has a loss of 2.0000 on validation.",
     ]
 
 
 def test_a_run_that_was_not_validated_has_no_sentence():
-    head = describe_head([row("a", None)], [], {}, None)
-    assert (head["title"], head["sentences"], head["pictures"]) == ("a", [], [])
+    head = describe_head([row("a", None)], [], {})
+    assert (head["title"], head["pictures"]) == ("a", [])
+    assert describe_winners([row("a", None)], None) == []
 
 
 def test_the_picture_has_the_curves_in_words_of_the_one_table():
     found = {"a": {"columns": {"step": [1, 2, 3], "valid.loss": [3.0, None, 2.5]}}}
-    (picture,) = describe_head([row("a", 2.5)], [], found, None)["pictures"]
+    (picture,) = describe_head([row("a", 2.5)], [], found)["pictures"]
     assert picture["alt"] == "validation loss (nats per token) of a by step"
     assert picture["source"].startswith("data:image/svg+xml;base64,")
 

@@ -118,10 +118,17 @@ def test_paper_has_all_views_one_after_the_other_and_no_controls(opened, shown):
     page.emulate_media(media="screen")
 
 
-def test_answers_are_those_of_the_server(built, served, ids):
+def best_two(content):
+    """The two of three runs on the same data that are compared: those with the smallest losses, in their order."""
+    runs = content["answers"]["GET /api/runs"]["runs"]
+    best = sorted(runs, key=lambda run: run["best"])[:2]
+    return [run["id"] for run in runs if run in best]
+
+
+def test_answers_are_those_of_the_server(built, served):
     """What is embedded under a request is what the server answers to it, up to the digits that are kept."""
     answers = embedded(built.page)["answers"]
-    one, two = ids["lstm"], ids["lstm-1"]
+    one, two = best_two(embedded(built.page))
     asked = {"count": 40, "length": 64, "runs": [one, two], "split": "valid"}
     found = answers[post_key("/api/passages", asked)]
     assert report.round_numbers(served.send("/api/passages", **asked)) == found

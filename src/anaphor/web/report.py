@@ -23,7 +23,7 @@ from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
 from anaphor.user_paths import user_path
 from anaphor.web.catalog import Catalog
 from anaphor.web.history import read_curves, read_samples, read_step_log
-from anaphor.web.report_head import describe_head, rank
+from anaphor.web.report_head import describe_head, describe_winners, rank
 from anaphor.web.worker import without_paths
 
 LIMIT = 2_900_000
@@ -110,14 +110,22 @@ def build_report(
             left_out.append(f"the table of the study {row['study']}: {without_paths(str(error))}")
     listing["runs"] = sort_cells(listing["runs"], studies.values())
     markup, styles, scripts = read_parts()
-    answers = Answers(LIMIT - HEAD - len(markup) - sum(map(len, (*styles, *scripts))))
+    head = describe_head(
+        listing["runs"],
+        list(studies.values()),
+        {row["id"]: _read_curves(catalog.path(row["id"]), POINTS) for row in listing["runs"] if not row["study"]},
+    )
+    while head["pictures"] and len(json.dumps(head)) > HEAD:
+        head["pictures"].pop()
+        left_out.append("a picture of curves, which are in their view")
+    answers = Answers(LIMIT - len(json.dumps(head)) - len(markup) - sum(map(len, (*styles, *scripts))))
     if not answers.add(get_key("/api/runs"), listing, 0.5):
         raise ConfigError(f"{len(listing['runs']):,} runs are too many for one page: name fewer")
     names = {row["id"]: row["study"] for row in listing["studies"]}
     for key, study in studies.items():
         if not answers.add(get_key("/api/study", id=key), study, 0.6):
             left_out.append(f"the table of the study {names[key]}: it is too large")
-    curves = _add_curves(answers, catalog, listing["runs"], left_out)
+    _add_curves(answers, catalog, listing["runs"], left_out)
     _add_samples(answers, catalog, listing["runs"], left_out)
     start: dict[str, dict[str, str]] = {}
     groups: dict[str, Any] = {}
@@ -126,10 +134,7 @@ def build_report(
         models = _Models(answers, catalog, listing["runs"], ask, left_out, views)
         start, groups = models.add(text)
         comparison = models.comparison
-    head = describe_head(listing["runs"], [studies[key] for key in studies], curves, comparison)
-    while head["pictures"] and len(json.dumps(head)) > HEAD:
-        head["pictures"].pop()
-        left_out.append("a picture of curves, which are in their view")
+    head["sentences"] = describe_winners(listing["runs"], comparison)
     content = {
         "mode": "report", "views": views, "start": start, "groups": groups, "notes": left_out, "answers": answers.found,
         "head": head,
@@ -192,10 +197,7 @@ def round_numbers(value: Any, digits: int = 5) -> Any:
     return value
 
 
-def _add_curves(
-    answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any]], left_out: list[str]
-) -> dict[str, Any]:
-    """Embed the curves of all runs, which are returned by id."""
+def _add_curves(answers: Answers, catalog: Catalog, rows: Sequence[dict[str, Any]], left_out: list[str]) -> None:
     points = POINTS
     while True:
         found = {row["id"]: _read_curves(catalog.path(row["id"]), points) for row in rows}
@@ -209,7 +211,6 @@ def _add_curves(
             left_out.append(f"the curves of {row['run']}: {TOO_LARGE}")
     if points < POINTS:
         left_out.append(f"points of curves: {points} of each are kept, with the smallest and largest of each stretch")
-    return found
 
 
 def _read_curves(path: Path, points: int) -> dict[str, Any]:

@@ -22,32 +22,41 @@ MAX_LINES = len(COLORS)
 """Runs whose curves the picture has, the best ones."""
 
 
-def describe_head(
-    rows: Sequence[Row], studies: Sequence[Row], curves_of: Mapping[str, Row], comparison: Row | None
-) -> dict[str, Any]:
-    """Title, date, sentences, pictures and the best settings of studies.
+def describe_head(rows: Sequence[Row], studies: Sequence[Row], curves_of: Mapping[str, Row]) -> dict[str, Any]:
+    """Title, date, pictures and the best settings of studies; `describe_winners` has the sentences.
 
     Args:
         rows: The runs, as the page lists them.
         studies: The studies as the page shows them.
         curves_of: The curves of runs by id.
-        comparison: `runs`, two ids, and `overall`, the difference of their losses with its interval; None where no two
-            were scored together.
     """
-    single = [row for row in rows if not row["study"]]
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in single:
-        if row["best"] is not None and row["metric"]:
-            groups.setdefault((row["task"], str(row["settings"].get("data"))), []).append(row)
-    sentences = [describe_winner(group, comparison) for group in groups.values()]
     today = date.today()
     return {
         "title": name_report(rows, studies),
         "date": f"{today.day} {today:%B %Y}",
-        "sentences": sentences,
-        "pictures": [picture for group in groups.values() for picture in draw_group(group, curves_of)],
+        "pictures": [picture for group in group_runs(rows) for picture in draw_group(group, curves_of)],
         "studies": [describe_study(study) for study in studies],
     }
+
+
+def describe_winners(rows: Sequence[Row], comparison: Row | None) -> list[str]:
+    """A sentence for the runs of each task and data set.
+
+    Args:
+        rows: The runs, as the page lists them.
+        comparison: `runs`, two ids, and `overall`, the difference of their losses with its interval; None where no two
+            were scored together.
+    """
+    return [describe_winner(group, comparison) for group in group_runs(rows)]
+
+
+def group_runs(rows: Sequence[Row]) -> list[list[Row]]:
+    """Runs of no study that were validated, by task and data."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if not row["study"] and row["best"] is not None and row["metric"]:
+            groups.setdefault((row["task"], str(row["settings"].get("data"))), []).append(row)
+    return list(groups.values())
 
 
 def name_report(rows: Sequence[Row], studies: Sequence[Row]) -> str:
