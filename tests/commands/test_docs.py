@@ -17,7 +17,7 @@ REFERENCE = "bb387736116b25e4"
 """Start of the digest of the text that comes with Python 3.11.7, whose numbers pages show."""
 LONG = (
     *("classification.md", "index.md", "length.md", "translation.md"),
-    *("tutorials/compare.md", "tutorials/fine-tune.md", "tutorials/own-mixer.md"),
+    *("tutorials/compare.md", "tutorials/fine-tune.md", "tutorials/look-inside.md", "tutorials/own-mixer.md"),
 )
 """Pages that train for more than five seconds."""
 
