@@ -95,7 +95,7 @@ if TYPE_CHECKING:  # names for type checkers and editors; at run time they are l
     from anaphor.training.task import TaskDefinition as TaskDefinition
     from anaphor.web.inference import compare_runs as compare_runs
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Threads that wait for each other spin before they sleep. With the 300,000 rounds of libgomp a process beside another
 # busy one hardly advances; with none it has half its speed on a quiet machine. libgomp reads the number when torch
