@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-# May name tasks, their specs and metrics: the registry, the package's own names, and the verbs of one task.
+# May name tasks, their specs and metrics: the registry, the package's own names, the verbs of one task, and a course,
+# whose exercises are on one task each.
 MAY_NAME_TASKS = {
     "registry.py",
     "__init__.py",
@@ -72,7 +73,7 @@ def names_of_tasks(path):
         path
         for path in MODULES
         if relative(path) not in MAY_NAME_TASKS
-        and relative(path).split("/")[0] not in ("tasks", "metrics", "extras", "examples")
+        and relative(path).split("/")[0] not in ("tasks", "metrics", "extras", "examples", "course")
     ],
     ids=relative,
 )
