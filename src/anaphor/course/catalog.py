@@ -47,6 +47,11 @@ CATALOG: dict[str, Entry] = {
         "A [B, layers, H, T, T]",
         f"{_FOLDER}.transformer:TRANSFORMER",
     ),
+    "PatchEmbed": Entry(
+        "(img_size, patch_size, in_chans, embed_dim); forward(x [B, C, H, W]) -> out [B, N, embed_dim]",
+        f"{_FOLDER}.images:PATCH_EMBED",
+        ("PatchEmbedding",),
+    ),
     "DialogueGPT": Entry(
         "(vocab_size, dim, attn_dim, mlp_dim, num_heads, num_layers, max_seq_len); "
         "forward(input_ids) -> logits [B, T, vocab_size], A [B, layers, H, T, T]",
