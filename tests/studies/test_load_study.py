@@ -8,11 +8,13 @@ from anaphor.errors import DataError
 from anaphor.studies import load_study
 
 TABLE = "| model | perplexity |\n| ----- | ---------: |\n| <lstm> |        12 |\n"
+CELL = {"parameters": {"model": "<lstm>"}, "seed": 0, "status": "finished", "valid": {"loss": 2.5, "signature": "a"}}
+CELL |= {"seconds": 1.0, "run": "cells/a"}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    result = {"table": TABLE, "findings": ["Best: <lstm>."], "cells": [{"seed": 0}], "best": None}
+    result = {"table": TABLE, "findings": ["Best: <lstm>."], "cells": [CELL], "best": None}
     (tmp_path / "result.json").write_text(json.dumps(result))
     (tmp_path / "study.yaml").write_text("about: is <lstm> good?\n")
     (tmp_path / "study.svg").write_text("<svg/>")
@@ -23,7 +25,9 @@ def test_a_study_is_read_from_its_folder(folder):
     study = load_study(folder)
     assert study.question == "is <lstm> good?"
     assert study.findings == ("Best: <lstm>.",)
-    assert study.cells == ({"seed": 0},)
+    assert study.cells == (CELL,)
+    row = {"model": "<lstm>", "seed": 0, "status": "finished", "valid_loss": 2.5, "seconds": 1.0, "run": "cells/a"}
+    assert list(study) == [row]
     assert str(study) == TABLE + "Best: <lstm>."
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from anaphor.registry import register_verb
 
 if TYPE_CHECKING:
-    from anaphor.studies.load import StudyResult, load_study
+    from anaphor.studies.load import load_study
+    from anaphor.studies.results import StudyResult
     from anaphor.studies.spec import StudySpec
     from anaphor.studies.study_file import read_study
 
@@ -26,7 +27,7 @@ if not TYPE_CHECKING:  # which would take every name for known
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-        from anaphor.studies import load, spec, study_file
+        from anaphor.studies import load, results, spec, study_file
 
-        places = {"StudySpec": spec, "read_study": study_file}
-        return getattr(places.get(name, load), name)
+        places = {"StudySpec": spec, "read_study": study_file, "load_study": load, "StudyResult": results}
+        return getattr(places[name], name)

@@ -65,7 +65,7 @@ def study(
     folder = Path("studies") / default_name(found) if out is None else Path(out)
     result = execute_study(found, folder, given, make_progress if progress else make_no_progress)
     assert result is not None, "it has no other workers"
-    return StudyResult(folder, found, result)
+    return StudyResult(folder, found.about, result)
 
 
 def _read(spec: StudySpec | Mapping[str, Any] | Path | str, data: str | None) -> tuple[StudySpec, str]:

@@ -12,45 +12,55 @@ from pathlib import Path
 from typing import Any, overload
 
 from anaphor.errors import ConfigError
-from anaphor.studies.spec import StudySpec
 
+FIGURE = "study.svg"
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class StudyResult(Sequence[Row]):
-    """The runs of a study as rows: the values on its axes, `seed`, `status`, metrics as `valid_perplexity` and
-    `test_perplexity`, `seconds`, and the folder as `run`. A study that tunes has a row for every value that was tried,
-    and `chosen` says which ones are compared.
+    """What a study found, as rows: one for each run.
 
-    `pandas.DataFrame(result)` and `result.to_pandas()` are the same. A notebook shows table, findings and figure.
+    A row has the values on the axes, `seed`, `status`, the numbers of its results as `valid_perplexity` and
+    `test_perplexity`, `seconds`, and the folder of the run as `run`. A study that tunes has a row for every value that
+    was tried, and `chosen` says which ones are compared.
+
+    `pandas.DataFrame(result)` and `result.to_pandas()` are the same. A notebook shows question, table, findings and
+    figure.
     """
 
     folder: Path
-    spec: StudySpec
+    question: str
+    """What the study's file is about."""
     plain: Mapping[str, Any]
     """All that the study found, as `result.json` has it."""
 
     @property
     def rows(self) -> list[Row]:
         """A row for each run."""
-        return [self._make_row(cell) for cell in self.plain["cells"]]
+        return [make_row(cell) for cell in self.cells]
 
     @property
-    def best(self) -> Mapping[str, Any] | None:
-        """The selected setting: its `parameters`, and `valid` and `test` with mean and interval."""
-        found: Mapping[str, Any] | None = self.plain["best"]
+    def cells(self) -> tuple[dict[str, Any], ...]:
+        """Setting, seed, status and results of every run."""
+        return tuple(self.plain["cells"])
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The selected setting: its `parameters`, and `valid` and `test` with mean and interval. None where no setting
+        has a result for all its seeds."""
+        found: dict[str, Any] | None = self.plain["best"]
         return found
 
     @property
-    def findings(self) -> list[str]:
-        """What the numbers support, in sentences."""
-        return list(self.plain["findings"])
+    def findings(self) -> tuple[str, ...]:
+        """Sentences that the numbers support, the best setting first."""
+        return tuple(self.plain["findings"])
 
     @property
     def table(self) -> str:
         """A row for each setting, as Markdown; `table.csv` in the folder has all digits, `table.tex` is LaTeX."""
-        return str(self.plain["table"])
+        return str(self.plain["table"]).rstrip("\n")
 
     @property
     def figures(self) -> list[Path]:
@@ -65,22 +75,8 @@ class StudyResult(Sequence[Row]):
             raise ConfigError("to_pandas() needs pandas: pip install pandas; `rows` needs nothing") from None
         return pandas.DataFrame(self.rows)
 
-    def _make_row(self, cell: Mapping[str, Any]) -> Row:
-        names = [metric.name for metric in self.spec.definition.metrics]
-        names += [one.metric.name for one in self.spec.reported if one.metric.name not in names]
-        scores = {
-            f"{split}_{name}": cell[split][name]
-            for split in ("valid", "test")
-            for name in names
-            if name in (cell.get(split) or {})
-        }
-        row = {**cell["parameters"], "seed": cell["seed"], "status": cell["status"]}
-        if "chosen" in cell:
-            row["chosen"] = cell["chosen"]
-        return {**row, **scores, "seconds": cell["seconds"], "run": cell["run"]}
-
     def __len__(self) -> int:
-        return len(self.plain["cells"])
+        return len(self.cells)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -92,29 +88,36 @@ class StudyResult(Sequence[Row]):
         return self.rows[index]
 
     def __repr__(self) -> str:
-        return "\n".join([self.table, *self.findings, f"study: {self.folder}"])
+        return "\n".join([self.table, *self.findings])
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        title = f"<p>{escape(self.spec.about)}</p>" if self.spec.about else ""
-        findings = "".join(f"<li>{escape(line)}</li>" for line in self.findings)
-        figures = (path for path in self.figures if path.parent == self.folder and path.name.startswith("study"))
-        images = "".join(map(embed_image, (path for path in figures if path.suffix == ".png")))
-        return f"{title}{to_html(self.table)}<ul>{findings}</ul>{images}<p><code>{escape(str(self.folder))}</code></p>"
+        parts = [f"<h4>{escape(self.question or self.folder.name)}</h4>", to_html(self.table)]
+        parts += [f"<p>{escape(finding)}</p>" for finding in self.findings]
+        figure = self.folder / FIGURE
+        if figure.is_file():
+            code = base64.b64encode(figure.read_bytes()).decode()
+            # As an image a drawing runs no script and loads nothing.
+            parts.append(f'<img alt="{escape(self.question)}" src="data:image/svg+xml;base64,{code}">')
+        return "\n".join(parts)
+
+
+def make_row(cell: Mapping[str, Any]) -> Row:
+    """A run as one flat row. Of its results only numbers, and what was not measured."""
+    row = {**cell["parameters"], "seed": cell["seed"], "status": cell["status"]}
+    if "chosen" in cell:
+        row["chosen"] = cell["chosen"]
+    for split in ("valid", "test"):
+        for name, value in (cell.get(split) or {}).items():
+            if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+                row[f"{split}_{name}"] = value
+    return {**row, "seconds": cell["seconds"], "run": cell["run"]}
 
 
 def to_html(table: str) -> str:
-    """A table of Markdown as HTML; numbers are right-aligned."""
-    header, rule, *rows = ([cell.strip() for cell in split_cells(line)] for line in table.splitlines())
-    styles = ["text-align: right" if cell.endswith(":") else "text-align: left" for cell in rule]
-
-    def to_row(cells: Sequence[str], tag: str) -> str:
-        each = zip(cells, styles, strict=True)
-        inner = "".join(f'<{tag} style="{style}">{to_cell(cell)}</{tag}>' for cell, style in each)
-        return f"<tr>{inner}</tr>"
-
-    body = "".join(to_row(row, "td") for row in rows)
-    return f"<table><thead>{to_row(header, 'th')}</thead><tbody>{body}</tbody></table>"
+    """A table of Markdown as HTML."""
+    header, _, *rows = ([cell.strip() for cell in split_cells(line)] for line in table.splitlines())
+    return "\n".join(["<table>", _to_row(header, "th"), *(_to_row(row, "td") for row in rows), "</table>"])
 
 
 def split_cells(line: str) -> list[str]:
@@ -122,16 +125,11 @@ def split_cells(line: str) -> list[str]:
     return re.findall(r"((?:\\.|[^\\|])*)\|", line.strip().removeprefix("|"))
 
 
-def to_cell(cell: str) -> str:
-    """A cell as HTML: backslashes protect characters, and `<br>` is a new line."""
+def _to_row(cells: Sequence[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{_to_cell(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _to_cell(cell: str) -> str:
+    """A cell as HTML: a backslash protects a character, and `<br>` is a new line."""
     parts = (re.sub(r"\\(.)", r"\1", part) for part in re.split(r"(?<!\\)<br>", cell))
     return "<br>".join(map(escape, parts))
-
-
-def embed_image(path: Path) -> str:
-    """A figure as part of a page; empty where its file is gone."""
-    try:
-        content = base64.b64encode(path.read_bytes()).decode()
-    except OSError:
-        return ""
-    return f'<img alt="{escape(path.stem)}" style="max-width: 100%" src="data:image/png;base64,{content}">'
