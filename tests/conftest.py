@@ -92,9 +92,12 @@ def _own_registry(monkeypatch):
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state(tmp_path_factory):
-    """Which data runs may read is recorded in a folder that is gone after the tests."""
+    """Which data runs may read is recorded in a folder that is gone after the tests. All processes of a test run share
+    it, as they share runs."""
+    base = tmp_path_factory.getbasetemp()
+    state = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "state"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANAPHOR_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("ANAPHOR_STATE", str(state))
         yield
 
 

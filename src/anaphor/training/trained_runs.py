@@ -19,9 +19,12 @@ STATE_VARIABLE = "ANAPHOR_STATE"
 
 
 def state_folder() -> Path:
-    """`$ANAPHOR_STATE`, else the platform's folder for the state of programs."""
+    """`$ANAPHOR_STATE`, else the platform's folder for the state of programs. An OSError where there is none."""
     chosen = os.environ.get(STATE_VARIABLE)
-    return user_path(chosen) if chosen else Path(platformdirs.user_state_dir("anaphor"))
+    try:
+        return user_path(chosen) if chosen else Path(platformdirs.user_state_dir("anaphor"))
+    except RuntimeError as error:  # the user has no home folder
+        raise FileNotFoundError(str(error)) from None
 
 
 def record_run(folder: Path, spec: str) -> None:
