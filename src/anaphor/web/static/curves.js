@@ -3,7 +3,7 @@
 
 {
   const AXES = ["step", "epoch", "count", "seconds"];
-  let own, host, cards, values, cursorChart, loud = "", told = 0, zoomedAt = 0, tornBefore = new Set();
+  let own, host, cards, values, cursorChart, loud = "", told = 0, zoomedAt = -Infinity, tornBefore = new Set();
 
   // ---- which charts
 
