@@ -1,6 +1,6 @@
 """Python files of a user that register parts: imported by `--import`, by name among the examples, or from Python.
 
-An error that a file raises is its user's fault, and is told by its file and line.
+An error that a file raises is shown with its file and line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A student's own class or function: found in a file, made with the sizes of a reference, and called.
 
-What the student's code raises is told in one line, with the file and the line where it was raised.
+An error that the student's code raises is one line, with the file and the line where it was raised.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def export_program(model: nn.Module, *inputs: Any) -> ExportedProgram:
         inputs = (*inputs, model.initial_state(len(inputs[0])))
     # With gradients a state is made anew by every call, and never written to.
     with eval_modules(model.modules()), torch.enable_grad(), _quiet():
-        model(*inputs)  # an error of the inputs is told as it is
+        model(*inputs)  # an error of the inputs is shown as it is
         try:
             return torch.export.export(model, inputs, strict=False)
         except Exception as error:

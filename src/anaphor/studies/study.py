@@ -238,7 +238,7 @@ class Study:
         self._settle(proposals, cell, status, reason)
 
     def _settle(self, proposals: Proposals, cell: Cell, status: str, reason: str) -> None:
-        """A cell is done, whoever has trained it."""
+        """A cell is done, by this process or another worker."""
         self._done.add(cell.key)
         for same in self.cells:
             if same.key == cell.key:

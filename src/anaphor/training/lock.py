@@ -1,4 +1,4 @@
-"""A lock on a folder: one process at a time writes there, and another one is told which."""
+"""A lock on a folder: one process at a time writes there, and another one is refused with its name."""
 
 from __future__ import annotations
 
