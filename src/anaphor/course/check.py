@@ -7,28 +7,27 @@ that agrees names the mistake, alone or with a second one. Otherwise it is said 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anaphor.course.compare import LOOSE, TOLERANCE, agrees, find_difference
-from anaphor.course.reference import Case, DoesNotFit, Mistake, Outputs, Reference, Sizes, Weights, change_rules
-from anaphor.course.student import (
-    StudentError,
-    Subject,
-    build,
-    call,
-    copy_inputs,
-    hidden_modules,
-    quiet,
-    register_hidden,
+from anaphor.course.implementation import (
+    Call,
+    Form,
+    Implementation,
+    LocalImplementation,
+    clone,
+    give_inputs,
+    vary_cases,
 )
-from anaphor.course.weights import Weight, randomize, weights_of
+from anaphor.course.reference import Case, DoesNotFit, Mistake, Outputs, Reference, Sizes, Weights, change_rules
+from anaphor.course.student import StudentError, Subject
+from anaphor.course.weights import Weight, randomize
 
 MAX_READINGS = 64
 """Most ways to read a student's weights that are tried."""
@@ -97,25 +96,17 @@ class Work:
     """What is compared: the student's own, ready to be called."""
 
     reference: Reference
-    subject: Subject
-    target: Any
+    implementation: Implementation
     sizes: Sizes
     given: list[Weight]
     loaded: Weights | None
     device: torch.device
+    seed: int | None
+    """Of the changes to the inputs, so that no answer can be known beforehand; None for the inputs as they are."""
 
-    def run(self, case: Case) -> Outputs:
+    def run(self, call: Call) -> Outputs:
         """The student's outputs on a case."""
-        is_time_first = getattr(self.target, "batch_first", None) is False
-        turn = self.reference.time_first if is_time_first else ()
-        case = replace(case, inputs={name: _turn(value, name in turn) for name, value in case.inputs.items()})
-        if self.reference.run is not None:
-            run = self.reference.run
-            outputs = self.subject.protect(lambda: run(self.target, case, self.sizes))
-        else:
-            function = self.target.forward if isinstance(self.target, nn.Module) else self.target
-            outputs = call(self.reference, self.subject, self.target, function, case)
-        return {name: _turn(value, name in turn) for name, value in outputs.items()}
+        return self.implementation.run(call)
 
     def candidates(self) -> Iterator[Candidate]:
         """Every way to read the weights, with every design."""
@@ -145,47 +136,53 @@ class Work:
         return True
 
 
-def _turn(value: Any, is_turned: bool) -> Any:
-    return value.transpose(0, 1) if is_turned and isinstance(value, Tensor) else value
-
-
 def check(reference: Reference, subject: Subject, device: str = "cpu") -> CheckReport:
     """Compare a student's own implementation with a reference."""
+    return check_implementation(reference, LocalImplementation(reference, subject, torch.device(device)), device)
+
+
+def check_implementation(
+    reference: Reference, implementation: Implementation, device: str = "cpu", seed: int | None = None
+) -> CheckReport:
+    """Compare a student's own implementation, which may run in another process, with a reference.
+
+    Args:
+        reference: What it is compared with.
+        implementation: The student's own.
+        device: Where both compute.
+        seed: Of the weights and of small changes to the inputs. With a secret one the outputs cannot be known
+            beforehand.
+    """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(SEED if seed is None else seed)
         try:
-            work, findings = _prepare(reference, subject, torch.device(device))
+            work, findings = _prepare(reference, implementation, torch.device(device), seed)
             found, checked = _compare(work)
             findings += found
         except StudentError as error:
             findings = [Finding("raises", error.where, error.text)]
             checked = []
-    return CheckReport(subject.name, reference.name, tuple(findings), tuple(checked))
+    return CheckReport(implementation.name, reference.name, tuple(findings), tuple(checked))
 
 
-def _prepare(reference: Reference, subject: Subject, device: torch.device) -> tuple[Work, list[Finding]]:
+def _prepare(
+    reference: Reference, implementation: Implementation, device: torch.device, seed: int | None
+) -> tuple[Work, list[Finding]]:
     """The student's own with random weights, and what is wrong before it is called."""
+    built = implementation.build()
     findings: list[Finding] = []
-    if not reference.constructors:
-        target = subject.protect(subject.target) if isinstance(subject.target, type) else subject.target
-        return Work(reference, subject, target, {**reference.sizes}, [], None, device), findings
-    module, sizes = build(reference, subject)
-    hidden = hidden_modules(module)
-    if hidden:
-        register_hidden(module, hidden)
-        listed = ", ".join(f"self.{name}" for name in hidden)
+    if built.hidden:
+        listed = ", ".join(f"self.{name}" for name in built.hidden)
         text = f"{listed} holds modules in a plain list or dict, which optimizers do not find: use nn.ModuleList"
         findings.append(Finding("modules-in-a-plain-list", "__init__", text))
-    generator = torch.Generator().manual_seed(SEED)
-    module = subject.protect(lambda: module.eval().to(device))
-    randomize(module, generator)
+    generator = torch.Generator().manual_seed(SEED if seed is None else seed)
+    randomize(built.given, generator)
     loaded: Weights | None = None
-    if reference.shapes is not None and hasattr(module, "load_reference"):
-        shapes = reference.shapes(sizes)
+    if built.loads_reference and reference.shapes is not None:
+        shapes = reference.shapes(built.sizes)
         loaded = {name: 0.5 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-        given = {name: value.clone() for name, value in loaded.items()}
-        subject.protect(lambda: module.load_reference(given))  # type: ignore[operator]
-    return Work(reference, subject, module, sizes, weights_of(module), loaded, device), findings
+    implementation.set_weights(loaded)
+    return Work(reference, implementation, built.sizes, built.given, loaded, device, seed), findings
 
 
 def _compare(work: Work) -> tuple[list[Finding], list[str]]:
@@ -232,8 +229,7 @@ def _attempts(work: Work) -> tuple[list[Attempt], StudentError | None]:
     partial: list[Attempt] = []
     own = _own_dtype(work)
     for dtype in dict.fromkeys((torch.float64, own)):
-        if isinstance(work.target, nn.Module):
-            work.target.to(dtype)
+        work.implementation.to(dtype)
         loaded = None if work.loaded is None else {name: one.to(dtype) for name, one in work.loaded.items()}
         if loaded is not None and work.loaded is not None:
             work.loaded.update(loaded)
@@ -243,8 +239,7 @@ def _attempts(work: Work) -> tuple[list[Attempt], StudentError | None]:
             return whole, failure
         if failure is None:
             failure, partial = attempts[0].failure, [one for one in attempts[:1] if one.cases]
-    if isinstance(work.target, nn.Module):
-        work.target.to(torch.float64)  # that of the first attempt
+    work.implementation.to(torch.float64)  # that of the first attempt
     return partial, failure
 
 
@@ -252,24 +247,16 @@ def _attempt(work: Work, dtype: torch.dtype, form: str | None) -> Attempt:
     cases: list[Case] = []
     outputs: list[Outputs] = []
     changed: Finding | None = None
-    for case in work.reference.cases(work.sizes):
-        inputs = copy_inputs(case.inputs, dtype, work.device)
-        if form is not None:
-            inputs = {name: work.reference.forms[form](name, value) for name, value in inputs.items()}
-        case = replace(case, inputs=inputs)
-        own = replace(case, inputs={name: _clone(value) for name, value in inputs.items()})
+    for number, case in enumerate(vary_cases(work.reference, work.sizes, work.seed)):
+        case = give_inputs(work.reference, case, Form(dtype, form, work.device))
+        own = replace(case, inputs={name: clone(value) for name, value in case.inputs.items()})
         try:
-            outputs.append(work.run(own))
+            outputs.append(work.run(Call(own, number, Form(dtype, form, work.device), work.seed)))
         except StudentError as error:
             return Attempt(cases, outputs, dtype, form, changed, error)
         cases.append(case)
         changed = changed or _find_change(case, own)
     return Attempt(cases, outputs, dtype, form, changed)
-
-
-def _clone(value: Any) -> Any:
-    """A value of the student's own, which may be changed in place."""
-    return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def _find_change(case: Case, own: Case) -> Finding | None:
@@ -383,7 +370,8 @@ def _describe_weights(work: Work) -> Finding:
 def _is_repeatable(work: Work, attempt: Attempt) -> Finding | None:
     """Whether the first case gives the same again, after all others."""
     case = attempt.cases[0]
-    again = work.run(replace(case, inputs={name: _clone(value) for name, value in case.inputs.items()}))
+    own = replace(case, inputs={name: clone(value) for name, value in case.inputs.items()})
+    again = work.run(Call(own, 0, Form(attempt.dtype, attempt.form, work.device), work.seed))
     if agrees(again, attempt.outputs[0]):
         return None
     text = "the same input gives another output the second time: dropout in eval mode, or something kept on self"
@@ -474,20 +462,8 @@ def _check_dtype(attempt: Attempt) -> list[Finding]:
 
 def _check_device(work: Work, attempt: Attempt) -> list[Finding]:
     """Whether it makes tensors on the CPU where its inputs are elsewhere: tried on torch's device without memory."""
-    if not isinstance(work.target, nn.Module) or work.reference.run is not None:
-        return []
-    case = attempt.cases[0]
-    meta = replace(
-        case,
-        inputs={
-            name: value.detach().to("meta") if isinstance(value, Tensor) else value
-            for name, value in case.inputs.items()
-        },
-    )
     try:
-        with quiet():
-            work.target.to("meta")
-        work.run(meta)
+        work.implementation.run_without_memory(Call(attempt.cases[0], 0, Form(attempt.dtype, attempt.form), work.seed))
     except StudentError as error:
         if "same device" in error.text or ("meta" in error.text and "cpu" in error.text):
             text = "it makes a tensor on the CPU while its inputs are on another device: use device=x.device"

@@ -57,10 +57,10 @@ def weights_of(module: nn.Module) -> list[Weight]:
     return list(found.values())
 
 
-def randomize(module: nn.Module, generator: torch.Generator) -> None:
+def randomize(weights: Sequence[Weight], generator: torch.Generator) -> None:
     """Give every weight random values, so that no two computations agree by chance: zeros and ones would hide much."""
     with torch.no_grad():
-        for weight in weights_of(module):
+        for weight in weights:
             if weight.value.is_floating_point():
                 drawn = torch.randn(weight.value.shape, generator=generator, dtype=torch.float64)
                 is_scale = weight.is_norm and not weight.is_bias
