@@ -1,0 +1,9 @@
+"""Numbers of sheet 002."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from anaphor.course.numbers.values import Numbers
+
+NUMBERS: Mapping[str, Callable[[str], Numbers]] = {}

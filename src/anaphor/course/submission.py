@@ -1,0 +1,107 @@
+"""A handout folder as a student left it: its `course.yaml`, and what is found in it.
+
+    sheet: "002"
+    student: ada            # empty where the handout was made without --student
+    version: 1              # of the sheet
+    files: [attention.py, …, answers.md, numbers.yaml]
+
+`files` are those to fill in; runs and figures lie where their exercises say (`ExpectedRun.folder`, `Exercise.file`).
+Nothing here runs what a student wrote, and nothing imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anaphor.course.sheet import ANSWERS, NUMBERS, Exercise, Sheet, read_sheet
+from anaphor.errors import ConfigError, DataError
+from anaphor.files import write_file
+from anaphor.yaml_files import dump_yaml, read_mapping
+
+MANIFEST = "course.yaml"
+PLACEHOLDER = "*(your answer)*"
+"""What a handout has below a heading of `answers.md`; left there, the answer is empty."""
+STUDENT = re.compile(r"[\w.@+-]{1,64}")
+HEADING = re.compile(r"^## +(\d{3}\.\S+).*$", re.MULTILINE)
+MAX_BYTES = 1_000_000
+"""Of a file with answers."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A handout folder, by its manifest."""
+
+    folder: Path
+    sheet: Sheet
+    student: str
+    version: int
+    files: tuple[str, ...]
+
+
+def check_student(student: str) -> str:
+    """An ID that may be part of a file name, or an error."""
+    if student and (not STUDENT.fullmatch(student) or set(student) == {"."}):
+        raise ConfigError(f"student={student!r} has other characters than letters, digits and . @ + - _, or over 64")
+    return student
+
+
+def write_manifest(folder: Path, sheet: Sheet, student: str, files: list[str]) -> None:
+    values = {"sheet": sheet.number, "student": student, "version": sheet.version, "files": files}
+    write_file(folder / MANIFEST, dump_yaml(values).encode())
+
+
+def read_submission(folder: Path) -> Submission:
+    """The submission in a folder, or an error of one line."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise DataError(f"{folder} has no {MANIFEST}: it is no folder that `anaphor handout` made")
+    values = read_mapping(path)
+    wanted = {"sheet": str, "student": str, "version": int, "files": list}
+    for name, kind in wanted.items():
+        if not isinstance(values.get(name), kind):
+            raise DataError(f"{path} has {name}={values.get(name)!r}; `anaphor handout` writes a {kind.__name__} there")
+    files = tuple(map(str, values["files"]))
+    for name in files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise DataError(f"{path} names {name!r}, which is not inside the folder")
+    student = check_student(values["student"])
+    return Submission(folder, read_sheet(values["sheet"]), student, values["version"], files)
+
+
+def read_answers(submission: Submission) -> dict[str, str]:
+    """Every answer in words by the id of its exercise, for all that have one; empty where nothing was written."""
+    wanted = [exercise.id for exercise in submission.sheet.exercises if exercise.kind == "answer"]
+    text = _read(submission.folder / ANSWERS)
+    parts = HEADING.split(text)[1:]
+    found = dict(zip(parts[::2], parts[1::2], strict=True))
+    return {name: _clean(found.get(name, "")) for name in wanted}
+
+
+def _clean(answer: str) -> str:
+    """An answer without the placeholder and the headings of the next part."""
+    lines = [line for line in answer.splitlines() if not line.startswith("# ")]
+    return "\n".join(lines).replace(PLACEHOLDER, "").strip()
+
+
+def read_numbers(submission: Submission) -> dict[str, dict[str, Any]]:
+    """What a student wrote into `numbers.yaml`, by exercise and name; without names where nothing was written."""
+    path = submission.folder / NUMBERS
+    values = read_mapping(path) if path.is_file() else {}
+    wanted = [exercise.id for exercise in submission.sheet.exercises if exercise.kind == "number"]
+    found = {name: values.get(name) for name in wanted}
+    return {name: dict(value) if isinstance(value, dict) else {} for name, value in found.items()}
+
+
+def find_code(submission: Submission, exercise: Exercise) -> Path | None:
+    """The file in which the student's own is, if it is there."""
+    path = submission.folder / exercise.file
+    return path if path.is_file() else None
+
+
+def _read(path: Path) -> str:
+    if not path.is_file() or path.stat().st_size > MAX_BYTES:
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
