@@ -51,7 +51,7 @@ def stories(student: str) -> dict[str, str]:
 
 def pairs(student: str) -> dict[str, str]:
     """Sentences and the same sentences once more, as source and target; no sentence twice."""
-    files = {}
+    files: dict[str, str] = {}
     seen: set[str] = set()
     for split in SPLITS:
         lines: list[str] = []
@@ -70,7 +70,7 @@ def pairs(student: str) -> dict[str, str]:
 
 def dialogues(student: str) -> dict[str, str]:
     """Speeches of a play, each below the name of who speaks, with an empty line between two."""
-    files = {}
+    files: dict[str, str] = {}
     for split in SPLITS:
         speeches: list[str] = []
         for story in _draw_stories(student, f"dialogues/{split}"):
@@ -87,7 +87,7 @@ def dialogues(student: str) -> dict[str, str]:
 
 def reviews(student: str) -> dict[str, str]:
     """Sentences with nested negation and what they say of their topic; no sentence twice."""
-    files = {}
+    files: dict[str, str] = {}
     seen: set[str] = set()
     for split in SPLITS:
         draw = seeded(f"reviews/{split}", student)
