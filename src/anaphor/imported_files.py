@@ -25,6 +25,8 @@ from anaphor.errors import AnaphorError, ConfigError, UnknownName, describe_exce
 from anaphor.shipped_files import EXAMPLES, find_file
 from anaphor.yaml_files import read_mapping
 
+MODULE_PREFIX = "anaphor_import_"
+"""How the name of the module of such a file begins."""
 _TRACED = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
 _IN_BACKWARD = "in the backward pass of"
 
@@ -103,7 +105,7 @@ def import_class(given: str) -> tuple[type, ImportedFile]:
 
 def execute_file(given: Path | str, path: Path, flag: str = "--import") -> ModuleType:
     """The module of a user's Python file, executed anew. `flag` is what an error names as its reason to be executed."""
-    name = f"anaphor_import_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}"
+    name = f"{MODULE_PREFIX}{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}"
     spec = importlib.util.spec_from_file_location(
         name, path, loader=importlib.machinery.SourceFileLoader(name, str(path))
     )

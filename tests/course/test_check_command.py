@@ -137,3 +137,29 @@ def test_what_cannot_be_checked_is_one_line(source, name, words, student, capsys
 )
 def test_a_wrong_target_is_one_line(words, message, capsys):
     assert message in refusal(main(["check", *words]), capsys)
+
+
+def test_a_file_may_import_the_one_beside_it_and_each_folder_has_its_own(tmp_path, capsys):
+    wrong = HEAD.replace("softmax(scores, dim=-1)", "softmax(scores, dim=-2)")
+    assert wrong != HEAD
+    for folder, source in (("right", HEAD), ("wrong", wrong), ("right", HEAD)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "heads.py").write_text(HEADER + source, encoding="utf-8")
+        (tmp_path / folder / "attention.py").write_text("from heads import AttentionHead as Head\n", encoding="utf-8")
+        code = main(["check", str(tmp_path / folder / "attention.py::Head"), "--as", "AttentionHead", "--json"])
+        assert answer(capsys)["passed"] is (code == 0) is (folder == "right")
+    assert "heads" not in sys.modules
+
+
+def test_an_error_in_the_file_beside_it_is_shown_with_file_and_line(tmp_path, capsys):
+    (tmp_path / "heads.py").write_text(
+        HEADER + "def half(x):\n    raise NotImplementedError('half')\n", encoding="utf-8"
+    )
+    source = "from heads import half\n\ndef batchify(data, bsz):\n    return half(data)\n"
+    (tmp_path / "batches.py").write_text(source, encoding="utf-8")
+    assert main(["check", str(tmp_path / "batches.py::batchify"), "--json"]) == 1
+    (mistake,) = answer(capsys)["mistakes"]
+    assert (mistake["where"], mistake["text"]) == (
+        f"heads.py:{len(HEADER.splitlines()) + 2}",
+        "NotImplementedError: half",
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import inspect
 import sys
 import traceback
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from anaphor.config import nearest
 from anaphor.course.reference import Case, Outputs, Reference, Sizes
 from anaphor.errors import ConfigError, describe_exception
-from anaphor.imported_files import execute_file
+from anaphor.imported_files import MODULE_PREFIX, execute_file
 
 Value = TypeVar("Value")
 
@@ -68,8 +69,10 @@ class StudentError(Exception):
     """What the student's own code raised, in one line."""
 
     def __init__(self, error: BaseException, path: Path) -> None:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        self.where = f"{path.name}:{frames[-1].lineno}" if frames else path.name
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == path.parent
+        ]
+        self.where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else path.name
         self.text = describe_exception(error, "")
         super().__init__(f"{self.where}: {self.text}")
 
@@ -106,15 +109,32 @@ def quiet() -> Iterator[None]:
             torch.set_default_dtype(dtype)
 
 
+@contextlib.contextmanager
+def importable_neighbors(folder: Path) -> Iterator[None]:
+    """Inside the block a file may import those beside it, as a script may. What was imported from there is forgotten
+    afterwards: another folder has files of the same names."""
+    before = {*sys.modules}
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in {*sys.modules} - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).parent == folder and not name.startswith(MODULE_PREFIX):
+                del sys.modules[name]
+
+
 def load_subject(target: str) -> Subject:
-    """The class or function that `FILE.py::NAME` names. The file is executed."""
+    """The class or function that `FILE.py::NAME` names. The file is executed; it may import those beside it."""
     file, separator, name = target.rpartition("::")
     if not separator or not file or not name.isidentifier():
         raise ConfigError(f"{target!r} is not of the form FILE.py::NAME, for example attention.py::AttentionHead")
     path = Path(file).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(f"there is no file {file}" if not path.exists() else f"{file} is not a regular file")
-    with quiet():
+    with quiet(), importable_neighbors(path.parent):
         module = execute_file(file, path, "check")
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     if not hasattr(module, name):
