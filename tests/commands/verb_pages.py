@@ -35,6 +35,8 @@ GUIDES = {
     "trace": ["../trace.md"],
     "lab": ["../labs/index.md"],
     "check": ["../check.md"],
+    "handout": ["../handouts.md"],
+    "hint": ["../handouts.md"],
     "runs": ["../live-page.md"],
     "serve": ["../live-page.md"],
     "report": ["../live-page.md"],

@@ -8,3 +8,5 @@ def register() -> None:
     register_verb(
         "check", "check your own implementation against ours, and name the mistake", "anaphor.course.verb:run"
     )
+    register_verb("handout", "write the exercises of a course sheet for a student", "anaphor.course.handout_verb:run")
+    register_verb("hint", "show the hints of an exercise, one at a time", "anaphor.course.hint_verb:run")

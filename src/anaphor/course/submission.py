@@ -95,6 +95,24 @@ def read_numbers(submission: Submission) -> dict[str, dict[str, Any]]:
     return {name: dict(value) if isinstance(value, dict) else {} for name, value in found.items()}
 
 
+def list_missing(submission: Submission) -> list[str]:
+    """The exercises for which nothing was handed in: without a number, an answer, a run, a figure or a file. Code
+    that is a stub still is there; `anaphor check` tells."""
+    numbers, answers = read_numbers(submission), read_answers(submission)
+    missing = []
+    for exercise in submission.sheet.exercises:
+        if exercise.kind == "number":
+            found = any(value not in (None, "", []) for value in numbers[exercise.id].values())
+        elif exercise.kind == "answer":
+            found = bool(answers[exercise.id])
+        elif exercise.kind == "run":
+            found = all((submission.folder / run.folder).is_dir() for run in exercise.runs)
+        else:
+            found = (submission.folder / exercise.file).is_file()
+        missing += [] if found else [exercise.id]
+    return missing
+
+
 def find_code(submission: Submission, exercise: Exercise) -> Path | None:
     """The file in which the student's own is, if it is there."""
     path = submission.folder / exercise.file

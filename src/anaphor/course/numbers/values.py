@@ -100,6 +100,11 @@ def _shape(value: Any) -> Any:
     return [_shape(part) for part in value] if isinstance(value, list) else type(value)
 
 
+def describe_value(value: Any) -> str:
+    """What kind of value it is, without what it is: "a number", "a list of 2"."""
+    return _describe(parse_value(value))
+
+
 def _describe(value: Any) -> str:
     if not isinstance(value, list):
         return "a word" if isinstance(value, str) else "a number"

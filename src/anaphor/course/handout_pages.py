@@ -1,0 +1,147 @@
+"""The pages of a handout: exercises, a place for answers and one for numbers; for teachers solutions and rubrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from anaphor.course.numbers.values import describe_value, plain_fraction
+from anaphor.course.sheet import ANSWERS, NUMBERS, Exercise, Sheet
+from anaphor.course.student_numbers import student_numbers
+from anaphor.course.student_text import check_commands, fill, student_values, training_commands
+from anaphor.course.submission import PLACEHOLDER
+from anaphor.errors import count_noun
+
+SOLUTIONS = "solutions.md"
+"""File of a teacher's copy with expected results and rubrics."""
+HOW_TO = f"""\
+How to work:
+
+1. Write code where a file says `raise NotImplementedError`. The check below the exercise compares it with a reference
+   and names the mistake.
+2. Write numbers into `{NUMBERS}` and answers in words into `{ANSWERS}`, below their headings. Trainings and figures go
+   where the exercise says.
+3. If you are stuck, `anaphor hint ID` shows the first hint of an exercise, and `--step 2` the next one.
+4. Hand in this folder as it is, with `course.yaml` and your runs.
+"""
+
+
+def show_points(points: float) -> str:
+    """'1 point', '0.5 points'."""
+    return count_noun(int(points), "point") if points == int(points) else f"{points:g} points"
+
+
+def show_seconds(seconds: float | None) -> str:
+    """The time of an exercise's commands on two cores of a CPU: '40 s', '3 min'."""
+    if seconds is None:
+        return ""
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60, 1):g} min"
+
+
+def title_line(sheet: Sheet, student: str) -> str:
+    owner = f", for {student}" if student else ""
+    return f"# Sheet {sheet.number}: {sheet.title}{owner}"
+
+
+def heading(exercise: Exercise) -> str:
+    bonus = ", bonus" if exercise.bonus else ""
+    return f"## {exercise.id} {exercise.title} ({show_points(exercise.points)}{bonus})"
+
+
+def exercise_text(exercise: Exercise, student: str) -> str:
+    """What is to be done, and where it goes; without the commands."""
+    text = fill(exercise.text, student_values(exercise, student))
+    return f"{heading(exercise)}\n\n{text}\n\n{_where(exercise, student)}"
+
+
+def _where(exercise: Exercise, student: str) -> str:
+    """What is handed in, and the hints that there are."""
+    names = ", ".join(f"`{name}`" for name in student_numbers(exercise.id, student).expected)
+    places = {
+        "code": f"Write in `{exercise.file}`.",
+        "number": f"Write {names} into `{NUMBERS}`.",
+        "answer": f"Write into `{ANSWERS}`.",
+        "run": f"Hand in {', '.join(f'`{run.folder}`' for run in exercise.runs)}.",
+        "figure": f"Hand in `{exercise.file}`.",
+    }
+    hints = f" {count_noun(len(exercise.hints), 'hint')}: `anaphor hint {exercise.id}`." if exercise.hints else ""
+    return f"{places[exercise.kind]}{hints}"
+
+
+def exercise_table(sheet: Sheet) -> str:
+    """All exercises with their points and the time of their commands."""
+    lines = ["| exercise | hand in | points | time |", "| --- | --- | ---: | ---: |"]
+    for one in sheet.exercises:
+        points = f"+{one.points:g}" if one.bonus else f"{one.points:g}"
+        lines.append(f"| {one.id} {one.title} | {one.kind} | {points} | {show_seconds(one.seconds)} |")
+    lines.append(
+        f"| together | | {sheet.points:g} | {show_seconds(sum(one.seconds or 0 for one in sheet.exercises) or None)} |"
+    )
+    return "\n".join(lines)
+
+
+def readme(sheet: Sheet, student: str) -> str:
+    """The exercises of a student."""
+    parts = [title_line(sheet, student), sheet.about.strip(), HOW_TO.strip()]
+    parts += [f"{exercise_table(sheet)}\n\nTimes are those of the commands, on two cores of a CPU."]
+    for exercise in sheet.exercises:
+        parts.append(exercise_text(exercise, student))
+        commands = [*training_commands(exercise, student), *check_commands(exercise)]
+        parts += ["```sh\n" + "\n".join(commands) + "\n```"] if commands else []
+    return "\n\n".join(parts) + "\n"
+
+
+def answers_page(sheet: Sheet, student: str, *, solved: bool) -> str:
+    """`answers.md`: a heading for each answer, with a placeholder or the solution below it."""
+    parts = [f"{title_line(sheet, student)}: answers", "Write below each heading, in place of the line in italics."]
+    for exercise in sheet.exercises:
+        if exercise.kind == "answer":
+            solution = fill(exercise.solution, student_values(exercise, student))
+            parts += [f"## {exercise.id} {exercise.title}", solution if solved else PLACEHOLDER]
+    return "\n\n".join(parts) + "\n"
+
+
+def numbers_page(sheet: Sheet, student: str, *, solved: bool) -> str:
+    """`numbers.yaml`: a name for each number, with the value left out or the result of the student."""
+    lines = ["# A fraction is written 1/12, a list [1, 2], and a list of lists [[1, 2], [3, 4]]."]
+    for exercise in sheet.exercises:
+        expected = student_numbers(exercise.id, student).expected
+        if exercise.kind == "number" and expected:
+            lines += ["", f"{json.dumps(exercise.id)}:  # {exercise.title}"]
+            for name, value in expected.items():
+                shown = f" {json.dumps(plain_fraction(value), ensure_ascii=False)}" if solved else ""
+                lines.append(f"  {name}:{shown}  # {describe_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def solutions_page(sheet: Sheet, student: str) -> str:
+    """What the teacher expects: results of this student, solutions in words, rubrics."""
+    parts = [f"{title_line(sheet, student)}: solutions and rubric", "For teachers. Not for students' folders."]
+    parts += ["\n\n".join((heading(exercise), *_solution(exercise, student))) for exercise in sheet.exercises]
+    return "\n\n".join(parts) + "\n"
+
+
+def _solution(exercise: Exercise, student: str) -> Iterator[str]:
+    values = student_values(exercise, student)
+    numbers = student_numbers(exercise.id, student)
+    if exercise.kind == "number":
+        shown = {
+            name: json.dumps(plain_fraction(value), ensure_ascii=False) for name, value in numbers.expected.items()
+        }
+        others = " Other values may be right, too." if numbers.judge is not None else ""
+        yield "Expected: " + ", ".join(f"{name} = {value}" for name, value in shown.items()) + f".{others}"
+    if exercise.kind == "code":
+        names = ", ".join(f"`{check.name}`" for check in exercise.checks)
+        yield f"{names} in `{exercise.file}` of this folder; these checks must pass:"
+    commands = [*training_commands(exercise, student), *check_commands(exercise)]
+    if commands:
+        yield "```sh\n" + "\n".join(commands) + "\n```"
+    for run in exercise.runs:
+        bounds = [f"at most {run.at_most:g}"] if run.at_most is not None else []
+        bounds += [f"at least {run.at_least:g}"] if run.at_least is not None else []
+        yield f"`{run.folder}`: validation {run.metric} {' and '.join(bounds) or 'of any value'}."
+    if exercise.solution:
+        yield fill(exercise.solution, values)
+    if exercise.rubric:
+        rows = [f"| {one.points:g} | {fill(one.text, values)} |" for one in exercise.rubric]
+        yield "\n".join(["| points | for |", "| ---: | --- |", *rows])
