@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from anaphor.cli.main import main
@@ -22,6 +23,8 @@ def start(
 
     `first` is called in the new process before the command begins.
     """
+    if torch.cuda.is_initialized():
+        pytest.skip("a copy of a process that has used a GPU can neither use it nor run backward passes")
     inherited = _open_files()
 
     def become_the_command() -> None:

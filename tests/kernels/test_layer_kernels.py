@@ -174,7 +174,7 @@ def test_an_update_by_a_rate_on_the_host_does_not_wait():
 
 
 @pytest.mark.usefixtures("gpu_kernels")
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.0}, {"layer_lr": (0.5, 0.0)}])
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.0, "lr": 0.5}, {"layer_lr": (0.5, 0.0)}])
 def test_steps_by_the_kernels_learn_what_those_by_torch_do(changes, monkeypatch, single_precision):
     settings = {"model": "transformer", "position": "learned", "carry": False, "tied": False, "layers": 2, "width": 8}
     settings |= {"optimizer": "sgd", "lr": 2.0, "clip": 0.25, "batch_size": 3, "bptt": 5, "dtype": "float32"}

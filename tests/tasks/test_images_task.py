@@ -73,7 +73,8 @@ def trained(tmp_path_factory):
 
 
 def test_a_ruined_model_has_diverged_however_finite_its_loss_is(tmp_path):
-    with pytest.raises(Diverged, match="too large to be a loss"):
+    # Which of the two comes first depends on the processor; the loss is a finite number in both cases.
+    with pytest.raises(Diverged, match=r"loss \S+( \(too large to be a loss\)|, gradient norm inf)"):
         execute(ImageRunSpec(**SMALL, steps=4, lr=1e5), tmp_path / "run", test=False)
 
 

@@ -21,39 +21,37 @@ The parts are the files beside this one. Each does one thing, is called from her
 `experiment` (data, model, loss, evaluation of a task), `step` and `optimizers`, `schedule`, `budget`, `averaging`,
 `checkpoint`, `run_folder`, `signals`, `time_limit`.
 
-Resuming is exact. What a step needs beyond weights and data is in the checkpoint (see `TrainState`), and the order of
-batches is a function of seed and epoch.
+Resuming is exact. What a step needs beyond weights and data is in the checkpoint (`TrainState` in `run.py`), and the
+order of batches is a function of seed and epoch.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from anaphor.errors import CheckpointError, ConfigError, Diverged
 from anaphor.files import delete
-from anaphor.metrics.result import Metric, Result, find_metric, select_value
+from anaphor.metrics.result import Result, find_metric, select_value
 from anaphor.operations import kernel_errors
 from anaphor.progress_listener import Cancelled
 from anaphor.registry import files_used_by
 from anaphor.training import checkpoint
-from anaphor.training.averaging import Average, build_average, copy_average
-from anaphor.training.budget import Budget, build_budget
+from anaphor.training.averaging import build_average, copy_average
+from anaphor.training.budget import build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
 from anaphor.training.callbacks import (
-    AttachedCallback,
     Callback,
     EvaluationInfo,
     StepInfo,
@@ -67,23 +65,22 @@ from anaphor.training.device import name_device, thread_count
 from anaphor.training.differences import differences
 from anaphor.training.experiment import Experiment
 from anaphor.training.memory import keep_freed_memory
-from anaphor.training.optimizers import Optimizer, OptimizerSpec
+from anaphor.training.optimizers import OptimizerSpec
 from anaphor.training.options import TrainOptions
 from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
-from anaphor.training.progress import Progress
 from anaphor.training.random_state import get_random_state, set_random_state
+from anaphor.training.run import TrainingRun, TrainState
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.schedule import Schedule, ScheduleSpec, build_schedule
+from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
 from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_metadata, spec_document
 from anaphor.training.start_lines import describe_built
 from anaphor.training.state_dicts import flatten, unflatten
-from anaphor.training.step import Step, StepReport
+from anaphor.training.step import StepReport
 from anaphor.training.step_log import StepLog
-from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
-from anaphor.training.time_limit import Reserve, TimeIsUp, enforce_limit, reserve_time
+from anaphor.training.time_limit import TimeIsUp, enforce_limit, reserve_time
 from anaphor.training.trained_runs import record_run
 from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
@@ -180,86 +177,6 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
         return stopped_result(run)
     return score(run)
-
-
-# What a run consists of -----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class TrainState:
-    """What training changes. A checkpoint holds all of it, and the random generators, so that a run that is resumed
-    continues bit by bit."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    schedule: Schedule
-    average: Average | None
-    """The running average of the weights, where one is asked for: it is then what is validated and scored."""
-    carry: Any = None
-    """What a batch hands to the next one, such as a recurrent state."""
-    progress: Progress = field(default_factory=Progress)
-    """Steps, position in the data, times, and the best validation so far."""
-
-
-@dataclass
-class TrainingRun:
-    """A run while a command trains it: its parts, its state, and what only this command has to know."""
-
-    # Parts, which stay as they are.
-    experiment: Experiment
-    folder: RunFolder
-    options: TrainOptions
-    interruption: Interruption
-    step: Step
-    budget: Budget
-    peak_lr: float
-    metric: Metric
-    """Selects the best checkpoint."""
-    metadata: dict[str, Any]
-    """What must be the same when the run is resumed: settings, data, environment. Every checkpoint repeats it, with
-    `test`, whether the test split is scored."""
-    state: TrainState
-
-    # This command.
-    out: str
-    """The folder as the user wrote it."""
-    callbacks: tuple[AttachedCallback, ...]
-    start: float
-    """When the command started; earlier by the time of those that it resumes."""
-    events: TensorBoard | None = None
-    step_log: StepLog | None = None
-    limit: float | None = None
-    """Seconds after which validation and scoring are given up."""
-    reserve: Reserve = field(default_factory=Reserve)
-    """Time for what comes after the last step, where the budget is in minutes."""
-    batches_per_epoch: int = 1
-    """Of the present epoch; a task may have more in one epoch than in another."""
-    first_step: int = 0
-    """The step from which this command trains on."""
-    logged: hashlib._Hash = field(default_factory=hashlib.sha256)
-    """Hash of all lines of the metrics: a checkpoint has it, so that altered ones are noticed when it is resumed."""
-    last_save: float = field(default_factory=time.monotonic)
-    """When the last checkpoint that can be resumed was written."""
-
-    # The checkpoint that was loaded or written last.
-    resumable_step: int | None = None
-    """Step of the last checkpoint that can be resumed."""
-    resumable_best: int | None = None
-    """The best step at that time: a run that is resumed from there needs its weights."""
-    loaded_average: Mapping[str, Tensor] | None = None
-    """Of the checkpoint that was loaded, until it is saved again: its weights may be the best by this average."""
-    best_signature: str | None = None
-    """How the best value was measured, where settings have changed since."""
-    earlier_test: dict[str, Any] | None = None
-    """The score of test of an earlier command, which is kept where this one trains no step."""
-
-    @property
-    def spec(self) -> RunSpec:
-        return self.experiment.spec
-
-    @property
-    def task(self) -> TaskDefinition:
-        return task_of(self.spec)
 
 
 def build_run(
@@ -484,7 +401,7 @@ def fit(run: TrainingRun) -> None:
     progress = run.state.progress
     run.experiment.model.train()
     run.last_save = time.monotonic()
-    measure_time(run)
+    run.measure_time()
     groups = read_batches(run)
     lag = 0 if any(callback.synchronizes for callback in run.callbacks) else run.step.lag
     pending = deque[PendingStep]()  # a GPU is given the next step before the metrics of the last one are read
@@ -496,7 +413,7 @@ def fit(run: TrainingRun) -> None:
         pending.append(train_step(run, next(groups)))
         record_steps(run, pending, keep=lag)
         progress.add_time(time.perf_counter() - start)
-        measure_time(run)
+        run.measure_time()
         if is_validation_due(run) or is_over(run):
             record_steps(run, pending)
             validate(run)
@@ -635,11 +552,6 @@ def is_averaging(run: TrainingRun) -> bool:
     return run.budget.spent(run.state.progress) >= begin
 
 
-def measure_time(run: TrainingRun) -> None:
-    """Note the seconds of the whole command so far."""
-    run.state.progress.elapsed = time.monotonic() - run.start
-
-
 # Validation -----------------------------------------------------------------------------------------------------------
 
 
@@ -647,7 +559,7 @@ def validate(run: TrainingRun) -> None:
     """Evaluate on valid, log a line, tell the schedule, and save."""
     state, progress = run.state, run.state.progress
     start = time.perf_counter()
-    with averaged_weights(state):
+    with state.averaged_weights():
         result = evaluate_split(run.experiment, "valid")
         value = select_value(run.metric, result)
         check_finite(run, value, result)
@@ -678,7 +590,7 @@ def validate(run: TrainingRun) -> None:
         run.events.add(progress.step, line, sample)
     progress.reserve = run.reserve.seconds(time.perf_counter() - start)
     save_validated(run, is_best)
-    measure_time(run)
+    run.measure_time()
     info = EvaluationInfo(
         step=progress.step,
         epoch=count_epochs(run),
@@ -691,11 +603,6 @@ def validate(run: TrainingRun) -> None:
     )
     for callback in run.callbacks:
         callback.on_evaluation(info)
-
-
-def averaged_weights(state: TrainState) -> AbstractContextManager[None]:
-    """The weights that are evaluated: the average where there is one."""
-    return nullcontext() if state.average is None else state.average.swapped_in()
 
 
 def check_finite(run: TrainingRun, value: float, result: Result) -> None:
@@ -733,7 +640,7 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
         parts["random"] = get_random_state(run.experiment.device)
         if state.carry is not None:
             parts["carry"] = flatten(state.carry)
-    measure_time(run)
+    run.measure_time()
     metadata = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
     metadata["metrics"] = run.logged.hexdigest()
     if only_model:
@@ -813,7 +720,7 @@ def score(run: TrainingRun) -> Outcome:
     try:
         with run.interruption.cancel_on_signal(), enforce_limit(run.start, run.limit):
             load_best(run)
-            with averaged_weights(run.state):
+            with run.state.averaged_weights():
                 valid = run.experiment.score("valid")
                 figures = draw_figures(run, valid)
                 result = {"status": status, "run": run.out, **describe_result(run, valid, figures)}

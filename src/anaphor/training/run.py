@@ -1,0 +1,119 @@
+"""A run while a command trains it: its parts, the state that a checkpoint holds, and what only this command knows.
+
+The loop makes one, in `build_run`, and hands it from function to function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from anaphor.metrics.result import Metric
+from anaphor.training.averaging import Average
+from anaphor.training.budget import Budget
+from anaphor.training.build import task_of
+from anaphor.training.callbacks import AttachedCallback
+from anaphor.training.experiment import Experiment
+from anaphor.training.optimizers import Optimizer
+from anaphor.training.options import TrainOptions
+from anaphor.training.progress import Progress
+from anaphor.training.run_folder import RunFolder
+from anaphor.training.schedule import Schedule
+from anaphor.training.signals import Interruption
+from anaphor.training.spec import RunSpec
+from anaphor.training.step import Step
+from anaphor.training.step_log import StepLog
+from anaphor.training.task import TaskDefinition
+from anaphor.training.tensorboard import TensorBoard
+from anaphor.training.time_limit import Reserve
+
+
+@dataclass
+class TrainState:
+    """What training changes. A checkpoint holds all of it, and the random generators, so that a run that is resumed
+    continues bit by bit."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    schedule: Schedule
+    average: Average | None
+    """The running average of the weights, where one is asked for: it is then what is validated and scored."""
+    carry: Any = None
+    """What a batch hands to the next one, such as a recurrent state."""
+    progress: Progress = field(default_factory=Progress)
+    """Steps, position in the data, times, and the best validation so far."""
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """The weights that are evaluated: inside the block the average, where there is one."""
+        return nullcontext() if self.average is None else self.average.swapped_in()
+
+
+@dataclass
+class TrainingRun:
+    """A run while a command trains it: its parts, its state, and what only this command has to know."""
+
+    # Parts, which stay as they are.
+    experiment: Experiment
+    folder: RunFolder
+    options: TrainOptions
+    interruption: Interruption
+    step: Step
+    budget: Budget
+    peak_lr: float
+    metric: Metric
+    """Selects the best checkpoint."""
+    metadata: dict[str, Any]
+    """What must be the same when the run is resumed: settings, data, environment. Every checkpoint repeats it, with
+    `test`, whether the test split is scored."""
+    state: TrainState
+
+    # This command.
+    out: str
+    """The folder as the user wrote it."""
+    callbacks: tuple[AttachedCallback, ...]
+    start: float
+    """When the command started; earlier by the time of those that it resumes."""
+    events: TensorBoard | None = None
+    step_log: StepLog | None = None
+    limit: float | None = None
+    """Seconds after which validation and scoring are given up."""
+    reserve: Reserve = field(default_factory=Reserve)
+    """Time for what comes after the last step, where the budget is in minutes."""
+    batches_per_epoch: int = 1
+    """Of the present epoch; a task may have more in one epoch than in another."""
+    first_step: int = 0
+    """The step from which this command trains on."""
+    logged: hashlib._Hash = field(default_factory=hashlib.sha256)
+    """Hash of all lines of the metrics: a checkpoint has it, so that altered ones are noticed when it is resumed."""
+    last_save: float = field(default_factory=time.monotonic)
+    """When the last checkpoint that can be resumed was written."""
+
+    # The checkpoint that was loaded or written last.
+    resumable_step: int | None = None
+    """Step of the last checkpoint that can be resumed."""
+    resumable_best: int | None = None
+    """The best step at that time: a run that is resumed from there needs its weights."""
+    loaded_average: Mapping[str, Tensor] | None = None
+    """Of the checkpoint that was loaded, until it is saved again: its weights may be the best by this average."""
+    best_signature: str | None = None
+    """How the best value was measured, where settings have changed since."""
+    earlier_test: dict[str, Any] | None = None
+    """The score of test of an earlier command, which is kept where this one trains no step."""
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.experiment.spec
+
+    @property
+    def task(self) -> TaskDefinition:
+        return task_of(self.spec)
+
+    def measure_time(self) -> None:
+        """Note the seconds of the whole command so far."""
+        self.state.progress.elapsed = time.monotonic() - self.start
