@@ -63,7 +63,10 @@ WITH_EXTRAS = [
     ("train", "lm", "--resume", "--out", "tests/extras/old_runs/lm-pointer"),
 ]
 """A recipe, a flag and a run with settings of extras."""
-A_PART = ["training", "commands/test_command.py", "commands/test_mistakes.py", "test_config.py", "test_evaluation.py"]
+A_PART = [
+    *(f"training/test_{name}.py" for name in ("load_run", "resume_settings", "recipes", "run_spec", "optimizers")),
+    *("commands/test_command.py", "commands/test_mistakes.py", "test_config.py"),
+]
 """Tests that run often without any shelf."""
 
 THERE = tuple(filter(has_shelf, SHELVES))
