@@ -25,8 +25,9 @@ from anaphor.course.implementation import (
     give_inputs,
     vary_cases,
 )
+from anaphor.course.placeholder import find_placeholder
 from anaphor.course.reference import Case, DoesNotFit, Mistake, Outputs, Reference, Sizes, Weights, change_rules
-from anaphor.course.student import StudentError, Subject
+from anaphor.course.student import NotWritten, StudentError, Subject
 from anaphor.course.weights import Weight, randomize
 
 MAX_READINGS = 64
@@ -138,7 +139,12 @@ class Work:
 
 def check(reference: Reference, subject: Subject, device: str = "cpu") -> CheckReport:
     """Compare a student's own implementation with a reference."""
-    return check_implementation(reference, LocalImplementation(reference, subject, torch.device(device)), device)
+    report = check_implementation(reference, LocalImplementation(reference, subject, torch.device(device)), device)
+    placeholder = find_placeholder(subject.path, subject.name)
+    if report.passed or placeholder is None or any(one.name == NotWritten.name for one in report.mistakes):
+        return report
+    missing = NotWritten(placeholder)
+    return replace(report, mistakes=(Finding(missing.name, missing.where, missing.text), *report.mistakes))
 
 
 def check_implementation(
@@ -160,7 +166,7 @@ def check_implementation(
             found, checked = _compare(work)
             findings += found
         except StudentError as error:
-            findings = [Finding("raises", error.where, error.text)]
+            findings = [Finding(error.name, error.where, error.text)]
             checked = []
     return CheckReport(implementation.name, reference.name, tuple(findings), tuple(checked))
 
@@ -212,7 +218,7 @@ def _compare(work: Work) -> tuple[list[Finding], list[str]]:
 
 def _explain_failure(work: Work, attempt: Attempt, failure: StudentError) -> list[Finding]:
     """What it raised, and a known mistake that explains the cases before."""
-    raised = Finding("raises", failure.where, failure.text)
+    raised = Finding(failure.name, failure.where, failure.text)
     if any(work.explains(one, attempt) for one in work.candidates()):
         return [raised]
     known = [finding for finding in _diagnose(work, attempt) if finding.name != "unknown"]

@@ -71,10 +71,11 @@ def files_to_fill_in(sheet: Sheet) -> list[str]:
 def handout_files(sheet: Sheet, student: str, *, teacher: bool = False) -> dict[str, bytes]:
     """The content of every file but the manifest, by its path in the folder."""
     kinds = {exercise.kind for exercise in sheet.exercises}
-    files = {"README.md": readme(sheet, student).encode(), notebook_name(sheet): notebook(sheet, student).encode()}
-    files |= _read_folder(sheet.folder / "stubs")
+    code = _read_folder(sheet.folder / "stubs")
+    code |= _read_folder(sheet.folder / "solutions") if teacher else {}
+    files = {"README.md": readme(sheet, student).encode(), **code}
+    files[notebook_name(sheet)] = notebook(sheet, student, code, teacher=teacher).encode()
     if teacher:
-        files |= _read_folder(sheet.folder / "solutions")
         files[SOLUTIONS] = solutions_page(sheet, student).encode()
     if "answer" in kinds:
         files[ANSWERS] = answers_page(sheet, student, solved=teacher).encode()

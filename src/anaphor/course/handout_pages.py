@@ -17,13 +17,17 @@ SOLUTIONS = "solutions.md"
 HOW_TO = f"""\
 How to work:
 
-1. Write code where a file says `raise NotImplementedError`. The check below the exercise compares it with a reference
-   and names the mistake.
+1. Write code where a file has `...`. The check below the exercise compares it with a reference and names the mistake.
 2. Write numbers into `{NUMBERS}` and answers in words into `{ANSWERS}`, below their headings. Trainings and figures go
    where the exercise says.
 3. If you are stuck, `anaphor hint ID` shows the first hint of an exercise, and `--step 2` the next one.
 4. Hand in this folder as it is, with `course.yaml` and your runs.
 """
+
+
+TIMES = """\
+Times are those of the commands, on one thread of a CPU: two cores take less. On a GPU they were not measured, except
+where a time is given; the commands are made for a CPU."""
 
 
 def show_points(points: float) -> str:
@@ -32,7 +36,7 @@ def show_points(points: float) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """The time of an exercise's commands on two cores of a CPU: '40 s', '3 min'."""
+    """The time of an exercise's commands: '40 s', '3 min'; empty where it has none."""
     if seconds is None:
         return ""
     return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60, 1):g} min"
@@ -70,20 +74,20 @@ def _where(exercise: Exercise, student: str) -> str:
 
 def exercise_table(sheet: Sheet) -> str:
     """All exercises with their points and the time of their commands."""
-    lines = ["| exercise | hand in | points | time |", "| --- | --- | ---: | ---: |"]
+    lines = ["| exercise | hand in | points | time, CPU | time, GPU |", "| --- | --- | ---: | ---: | ---: |"]
     for one in sheet.exercises:
         points = f"+{one.points:g}" if one.bonus else f"{one.points:g}"
-        lines.append(f"| {one.id} {one.title} | {one.kind} | {points} | {show_seconds(one.seconds)} |")
-    lines.append(
-        f"| together | | {sheet.points:g} | {show_seconds(sum(one.seconds or 0 for one in sheet.exercises) or None)} |"
-    )
+        times = f"{show_seconds(one.seconds)} | {show_seconds(one.gpu_seconds)}"
+        lines.append(f"| {one.id} {one.title} | {one.kind} | {points} | {times} |")
+    total = sum(one.seconds or 0 for one in sheet.exercises)
+    lines.append(f"| together | | {sheet.points:g} | {show_seconds(total or None)} | |")
     return "\n".join(lines)
 
 
 def readme(sheet: Sheet, student: str) -> str:
     """The exercises of a student."""
     parts = [title_line(sheet, student), sheet.about.strip(), HOW_TO.strip()]
-    parts += [f"{exercise_table(sheet)}\n\nTimes are those of the commands, on two cores of a CPU."]
+    parts += [f"{exercise_table(sheet)}\n\n{TIMES}"]
     for exercise in sheet.exercises:
         parts.append(exercise_text(exercise, student))
         commands = [*training_commands(exercise, student), *check_commands(exercise)]

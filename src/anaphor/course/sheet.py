@@ -109,7 +109,9 @@ class Exercise:
     bonus: bool = False
     """Whether its points count beyond the total of the sheet."""
     seconds: float | None = None
-    """Measured time of its commands on two cores of a CPU; None where it has none."""
+    """Measured time of its commands on one thread of a CPU; None where it has none."""
+    gpu_seconds: float | None = None
+    """The same on a GPU; None where it was not measured."""
 
     @property
     def sheet(self) -> str:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.config import nearest
+from anaphor.course.placeholder import Placeholder, find_placeholder
 from anaphor.course.reference import Case, Outputs, Reference, Sizes
 from anaphor.errors import ConfigError, describe_exception
 from anaphor.imported_files import MODULE_PREFIX, execute_file
@@ -68,6 +69,9 @@ PLAIN_VALUES = {"dropout": 0.0, "bias": True, "batch_first": True}
 class StudentError(Exception):
     """What the student's own code raised, in one line."""
 
+    name = "raises"
+    """Of the finding."""
+
     def __init__(self, error: BaseException, path: Path) -> None:
         frames = [
             frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == path.parent
@@ -75,6 +79,17 @@ class StudentError(Exception):
         self.where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else path.name
         self.text = describe_exception(error, "")
         super().__init__(f"{self.where}: {self.text}")
+
+
+class NotWritten(StudentError):
+    """The student's own is a stub still: it has `...` in place of code."""
+
+    name = "not-written"
+
+    def __init__(self, placeholder: Placeholder) -> None:
+        self.where = placeholder.where
+        self.text = f"this is not written yet: {placeholder.source}"
+        Exception.__init__(self, f"{self.where}: {self.text}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +108,15 @@ class Subject:
             except (ConfigError, StudentError):
                 raise
             except Exception as error:  # noqa: BLE001 (a student's code may raise anything)
+                self.check_written()
                 raise StudentError(error, self.path) from None
+
+    def check_written(self) -> None:
+        """Raise NotWritten where it has `...` in place of code. Asked only if something is wrong: a `...` may be
+        overwritten by a later line."""
+        placeholder = find_placeholder(self.path, self.name)
+        if placeholder is not None:
+            raise NotWritten(placeholder) from None
 
 
 @contextlib.contextmanager
@@ -273,6 +296,8 @@ def call(
 
 def name_outputs(reference: Reference, subject: Subject, returned: Any) -> Outputs:
     """What was returned, by name: one value, or a tuple that begins as ours does."""
+    if returned is Ellipsis:
+        subject.check_written()
     if len(reference.outputs) == 1 and not _is_single(returned):
         return {reference.outputs[0]: returned}
     is_several = isinstance(returned, tuple) or (isinstance(returned, list) and len(returned) == len(reference.outputs))
@@ -284,6 +309,8 @@ def name_outputs(reference: Reference, subject: Subject, returned: Any) -> Outpu
                 value = torch.stack(list(value), dim=1)  # one of each layer or head
         if value is not None:
             outputs[name] = value
+    if any(value is Ellipsis for value in outputs.values()):
+        subject.check_written()
     if reference.outputs[0] not in outputs:
         raise StudentError(TypeError(f"it returned {returned!r}; expected: {reference.call}"), subject.path)
     return outputs
