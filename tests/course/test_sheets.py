@@ -1,6 +1,11 @@
 """The sheets as data, the numbers of a student, and a handout folder as it comes back."""
 
+import re
+from fractions import Fraction
+
 import pytest
+import torch
+import yaml
 
 from anaphor.course.numbers.values import Numbers, mark_numbers
 from anaphor.course.sheet import find_exercise, read_sheet, sheet_numbers
@@ -74,3 +79,54 @@ def test_an_unknown_exercise_is_refused(name):
 
 def test_numbers_belong_to_exercises():
     assert {*NUMBERS} <= {exercise.id for exercise in EXERCISES}
+
+
+def value_of(exercise, student, name):
+    """A value that the text of an exercise shows, as numbers."""
+    return yaml.safe_load(student_numbers(exercise, student).given[name])
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_gradients_by_the_formulas_of_the_sheet_are_those_of_autograd(student):
+    W_hh, W_hx, W_yh, x1, x2, y1, y2 = (
+        torch.tensor(value_of("003.2.2-numbers", student, name), dtype=torch.float64, requires_grad=name == "W_hh")
+        for name in ("W_hh", "W_hx", "W_yh", "x1", "x2", "y1", "y2")
+    )
+    h1 = W_hx * x1
+    h1.requires_grad_()
+    h2 = W_hh @ h1 + W_hx * x2
+    o1, o2 = W_yh @ h1, W_yh @ h2
+    J1, J2 = (-(y * torch.log_softmax(o, 0)).sum() for o, y in ((o1, y1), (o2, y2)))
+    expected = {
+        "g_o1": torch.autograd.grad(J1, o1, retain_graph=True)[0],
+        "g_o2": torch.autograd.grad(J2, o2, retain_graph=True)[0],
+        "g_h2": torch.autograd.grad(J2, h2, retain_graph=True)[0],
+        "g_h1": torch.autograd.grad(J2, h1, retain_graph=True)[0],
+        "g_W_hh": torch.autograd.grad(J1 + J2, W_hh)[0],
+    }
+    found = student_numbers("003.2.2-numbers", student).expected
+    for name, value in expected.items():
+        assert torch.allclose(torch.tensor(found[name], dtype=torch.float64), value), name
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_the_matrix_of_sheet_000_is_the_kronecker_product(student):
+    shown = student_numbers("000.1.1-numbers", student).given
+    A, X = (torch.tensor([[float(Fraction(one)) for one in row] for row in rows]) for rows in (
+        [re.findall(r"-?[0-9/]+", row) for row in re.findall(r"\[([^][]+)\]", shown[name])] for name in ("A", "X")
+    ))  # fmt: skip
+    found = student_numbers("000.1.1-numbers", student).expected
+    assert torch.equal(torch.tensor([[float(one) for one in row] for row in found["M"]]), torch.kron(torch.eye(2), A))
+    assert torch.allclose(torch.tensor([float(one) for one in found["vecY"]]), (A @ X).T.flatten())
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_letters_are_marked_in_any_order_and_options_have_an_order_of_their_own(student):
+    expected = student_numbers("003.1.15", student).expected["answer"]
+    assert len(expected) == 3
+    for found in (expected[::-1], ", ".join(expected).upper(), [*expected]):
+        assert mark("003.1.15", student, {"answer": found})[0].is_right
+    for found in (expected[:2], "abcd", "z", 3):
+        assert not mark("003.1.15", student, {"answer": found})[0].is_right
+    options = {student_numbers("003.1.15", one).given["options"] for one in STUDENTS}
+    assert len(options) > 1

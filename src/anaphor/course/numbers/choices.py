@@ -16,43 +16,32 @@ LETTERS = "abcdefgh"
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its options."""
+    """The options of a question. What is asked is in the text of the exercise."""
 
-    text: str
     right: Sequence[str]
     wrong: Sequence[str]
 
-    def options(self, topic: str, student: str) -> list[str]:
+    def shuffle(self, topic: str, student: str) -> list[str]:
         """All options in the student's order."""
-        shuffled = [*self.right, *self.wrong]
-        seeded(f"{topic}/options", student).shuffle(shuffled)
-        return shuffled
+        options = [*self.right, *self.wrong]
+        seeded(f"{topic}/options", student).shuffle(options)
+        return options
 
     def answer(self, options: Sequence[str]) -> str:
         """Letters of the right options."""
-        return "".join(LETTERS[place] for place, option in enumerate(options) if option in self.right)
+        return "".join(letter for letter, option in zip(LETTERS, options, strict=False) if option in self.right)
 
 
 def ask(topic: str, student: str, questions: Mapping[str, Question]) -> Numbers:
-    """Questions that share their options, or have some of their own, as numbers of an exercise. What the text shows is
-    `{{options}}` of the first question, or `{{name}}` of each, with `{{name_text}}` for what is asked."""
-    shown: dict[str, str] = {}
-    expected: dict[str, Any] = {}
-    first = next(iter(questions.values()))
-    shared = {*first.right, *first.wrong}
-    for name, question in questions.items():
-        is_shared = {*question.right, *question.wrong} == shared
-        options = (first if is_shared else question).options(topic if is_shared else f"{topic}/{name}", student)
-        expected[name] = question.answer(options)
-        listed = "\n".join(f"- {letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
-        shown |= {name: listed, f"{name}_text": question.text}
-        if question is first:
-            shown["options"] = listed
+    """Questions with the same options as numbers of an exercise, whose text shows them as `{{options}}`."""
+    options = next(iter(questions.values())).shuffle(topic, student)
+    listed = "\n".join(f"- {letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    expected = {name: question.answer(options) for name, question in questions.items()}
 
     def judge(found: Mapping[str, Any]) -> dict[str, str]:
         return {name: _compare(value, expected[name]) for name, value in found.items()}
 
-    return Numbers(shown, expected, judge)
+    return Numbers({"options": listed}, expected, judge)
 
 
 def _compare(found: Any, expected: str) -> str:

@@ -60,9 +60,9 @@ GROWTH = ("1 (constant)", "log T", "T", "T²", "T³")
 
 def costs(student: str) -> Numbers:
     questions = {
-        "recurrent": Question("", right=("T",), wrong=tuple(one for one in GROWTH if one != "T")),
-        "attention": Question("", right=("T²",), wrong=tuple(one for one in GROWTH if one != "T²")),
-        "steps": Question("", right=(GROWTH[0],), wrong=GROWTH[1:]),
+        "recurrent": Question(right=("T",), wrong=tuple(one for one in GROWTH if one != "T")),
+        "attention": Question(right=("T²",), wrong=tuple(one for one in GROWTH if one != "T²")),
+        "steps": Question(right=(GROWTH[0],), wrong=GROWTH[1:]),
     }
     return ask("002.1e", student, questions)
 
