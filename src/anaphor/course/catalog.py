@@ -52,6 +52,50 @@ CATALOG: dict[str, Entry] = {
         f"{_FOLDER}.images:PATCH_EMBED",
         ("PatchEmbedding",),
     ),
+    "RNNCell": Entry(
+        "(input_size, hidden_size); forward(x [B, input_size], h [B, hidden_size]) -> h",
+        f"{_FOLDER}.recurrent:RNN_CELL",
+        ("RecurrentCell", "ElmanCell", "VanillaRNNCell"),
+    ),
+    "LSTMCell": Entry(
+        "(input_size, hidden_size); forward(x [B, input_size], (h, c)) -> h, c [B, hidden_size]",
+        f"{_FOLDER}.recurrent:LSTM_CELL",
+    ),
+    "PositionalEncoding": Entry(
+        "(dim, max_seq_len) or (dim); forward(x [B, T, dim]) -> x + sines and cosines [B, T, dim]",
+        f"{_FOLDER}.positions:SINUSOIDAL",
+        ("SinusoidalPositionalEncoding", "SinusoidalEncoding", "SineCosineEncoding", "SinusoidalPositions"),
+    ),
+    "LearnedPositionalEncoding": Entry(
+        "(max_seq_len, dim); forward(x [B, T, dim]) -> x + learned embeddings [B, T, dim]",
+        f"{_FOLDER}.positions:LEARNED",
+        ("LearnedPositions", "LearnedEncoding", "PositionalEmbedding", "PositionEmbedding"),
+    ),
+    "apply_rotary": Entry(
+        "function (x [B, H, T, K]) -> x [B, H, T, K], rotated by the positions",
+        f"{_FOLDER}.positions:ROTARY",
+        ("rotary", "rope", "apply_rope", "rotary_embedding"),
+    ),
+    "alibi_bias": Entry(
+        "function (num_heads, length) -> bias [H, T, T], added to the scores",
+        f"{_FOLDER}.positions:ALIBI",
+        ("alibi", "build_alibi", "get_alibi"),
+    ),
+    "shuffle": Entry(
+        "function (heads [B, H, T, K]) -> [B, T, H · K], the heads in an order drawn at each call",
+        f"{_FOLDER}.merges:SHUFFLE",
+        ("merge_shuffle", "shuffle_heads"),
+    ),
+    "shift": Entry(
+        "function (heads [B, H, T, K]) -> [B, T, H · K], the heads 2, …, H, 1",
+        f"{_FOLDER}.merges:SHIFT",
+        ("merge_shift", "shift_heads"),
+    ),
+    "reweight": Entry(
+        "function (heads [B, H, T, K]) -> [B, T, H · K], each head times its norm",
+        f"{_FOLDER}.merges:REWEIGHT",
+        ("merge_reweight", "reweight_heads"),
+    ),
     "DialogueGPT": Entry(
         "(vocab_size, dim, attn_dim, mlp_dim, num_heads, num_layers, max_seq_len); "
         "forward(input_ids) -> logits [B, T, vocab_size], A [B, layers, H, T, T]",

@@ -123,7 +123,7 @@ class LocalImplementation:
         return {name: _turn(value, name in turn) for name, value in outputs.items()}
 
     def run_without_memory(self, call: Call) -> None:
-        if not isinstance(self.target, nn.Module) or self.reference.run is not None:
+        if not isinstance(self.target, nn.Module):
             return
         inputs = {
             name: value.detach().to("meta") if isinstance(value, Tensor) else value

@@ -59,6 +59,11 @@ ALIASES: dict[str, str] = {
     "input_mask": "input_mask inp_mask mask attention_mask masks pad_mask",
     "references": "references reflists list_of_refs refs reference list_of_references gold targets ref",
     "hypotheses": "hypotheses hyps hypothesis candidates predictions outputs hyp translations",
+    "h": "h hidden hx h_prev prev_h h_t h0 h_0 h_tm1 hidden_state prev_hidden last_hidden state s",
+    "c": "c cell cx c_prev prev_c c_t c0 c_0 c_tm1 cell_state memory prev_cell",
+    "state": "state states hc hx hidden h carry prev_state state_prev hidden_states init_states memory",
+    "heads": "heads x outputs out context contexts h head_outputs values o attended attn",
+    "length": "length seq_len t n tokens seq_length num_positions max_len context_length size n_tokens max_seq_len",
     "input_ids": "inp_ids targets input_ids ids tokens x idx token_ids input inputs",
 }
 """Names that arguments have in courses, papers and libraries."""

@@ -58,10 +58,12 @@ def weights_of(module: nn.Module) -> list[Weight]:
 
 
 def randomize(weights: Sequence[Weight], generator: torch.Generator) -> None:
-    """Give every weight random values, so that no two computations agree by chance: zeros and ones would hide much."""
+    """Give every weight that is trained random values, so that no two computations agree by chance: zeros and ones
+    would
+    hide much. Others are constants, such as a table of sines."""
     with torch.no_grad():
         for weight in weights:
-            if weight.value.is_floating_point():
+            if weight.value.is_floating_point() and weight.value.requires_grad:
                 drawn = torch.randn(weight.value.shape, generator=generator, dtype=torch.float64)
                 is_scale = weight.is_norm and not weight.is_bias
                 weight.value.copy_(1 + 0.4 * drawn if is_scale else 0.5 * drawn)
