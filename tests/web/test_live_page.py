@@ -187,6 +187,9 @@ def test_one_task_is_shown_at_a_time(open_tab, tmp_path):
         assert tab.wrong == []
 
 
+LONG = "a-transformer-with-a-name-that-is-much-longer-than-any-column-of-a-table-can-be-wide"
+
+
 def test_the_table_of_runs_has_ten_columns_and_more_and_sorts_by_the_goal(open_tab, tmp_path):
     for number, accuracy in enumerate((0.5, 0.9, 0.1)):
         run = write_run(tmp_path / f"run-{number}", losses=(), task="images", width=8 + number, lr=0.1 * (number + 1),
@@ -194,10 +197,14 @@ def test_the_table_of_runs_has_ten_columns_and_more_and_sorts_by_the_goal(open_t
         run.spec.write_text(run.spec.read_text().replace("select: loss", "select: accuracy"))
         run.result.unlink()
         run.log(1, epoch=1, valid={"accuracy": accuracy, "loss": 1.0})
+    shutil.copytree(tmp_path / "run-0", tmp_path / LONG)
     with serving(tmp_path) as served:
         tab = open_tab(served)
         heads = tab.locator(".runs thead th")
         assert heads.count() == 1 + 10, "and a box to select with"
+        box = tab.locator(".runs .scroll").evaluate("one => [one.scrollWidth, one.clientWidth]")
+        assert box[0] <= box[1], "the tenth column is whole, however long a name is"
+        tab.fill(".filter", "run-")
         names = lambda: tab.locator(".runs button.name").all_inner_texts()  # noqa: E731
         tab.get_by_role("button", name="Best validation accuracy").click()
         expect(heads.nth(4)).to_have_attribute("aria-sort", "descending")
@@ -208,6 +215,102 @@ def test_the_table_of_runs_has_ten_columns_and_more_and_sorts_by_the_goal(open_t
         expect(heads).to_have_count(1 + 12)
         assert tab.locator("tbody th .rename-run").count() == tab.locator("tbody th .hide-run").count() == 3
         assert tab.wrong == []
+
+
+SMALL = """[...document.querySelectorAll(".view :is(button, input, select, a)")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return one.offsetParent && getComputedStyle(one).visibility === "visible" && (box.height < 24 || box.width < 24);
+}).map((one) => one.outerHTML)"""
+CUT = """[...document.querySelectorAll("table.cards tr > *, table.cards button")].filter((one) =>
+    one.offsetParent && one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML)"""
+
+
+def test_on_a_phone_a_run_is_a_card_with_its_whole_name_and_its_values(open_tab, tmp_path):
+    for name in ("short", LONG):
+        write_run(tmp_path / name, width=len(name))
+    with serving(tmp_path) as served:
+        tab = open_tab(served, viewport=NARROW, has_touch=True)
+        card = tab.locator(f"tr[data-run='{make_id(LONG)}']")
+        assert LONG in card.inner_text()
+        labels = card.locator("td[data-label]").evaluate_all("all => all.map((one) => one.dataset.label)")
+        assert labels[:4] == ["Status", "Step", "Best validation loss", "Last"]
+        assert tab.evaluate(CUT) == []
+        assert tab.evaluate(SMALL) == []
+        assert overflow(tab) <= 0
+        boxes = [tab.locator("table.cards tbody tr").nth(place).bounding_box() for place in (0, 1)]
+        assert boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"]
+        tab.locator(".card-order select").select_option("name")
+        assert tab.locator(".runs button.name").all_inner_texts() == [LONG, "short"]
+        card.locator("button.name").click()
+        assert "open=" in address_of(tab)
+        assert overflow(tab) <= 0
+        assert tab.wrong == []
+
+
+FIELD = re.compile(r"--field: (#\w{6})")
+
+
+def test_fields_have_borders_that_are_seen():
+    """At least 3:1 against the page and against what they are on, light and dark."""
+    static = {name: (files(f"anaphor.{name}") / "static") for name in ("web", "inspect")}
+    fields = FIELD.findall((static["web"] / "app.css").read_text())
+    page = (static["inspect"] / "page.css").read_text()
+    assert len(fields) == 2
+    for field, *papers in zip(
+        fields, *(re.findall(rf"--{name}: (#\w{{6}})", page) for name in ("paper", "card")), strict=True
+    ):
+        for paper in papers:
+            light, dark = sorted((TO_XYZ[1] @ to_linear(code) for code in (field, paper)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 3, (field, paper)
+
+
+@pytest.mark.slow
+def test_a_band_is_the_interval_of_the_mean_or_says_that_it_is_not(open_tab, tmp_path):
+    losses = {0: (3.0, 2.0), 1: (3.2, 2.5), 2: (3.1, 2.4)}
+    for seed, own in losses.items():
+        write_run(tmp_path / f"seed-{seed}", losses=own, seed=seed)
+    with serving(tmp_path) as served:
+        tab = open_tab(served, "curves?group=1&charts=valid.loss")
+        chart(tab, lines=1)
+        expect(tab.locator(".band-note")).to_contain_text("95 % interval")
+        with tab.expect_download() as saved:
+            tab.get_by_role("button", name="Download validation loss as CSV").click()
+        rows = [line.split(",") for line in saved.value.path().read_text().splitlines()]
+        assert rows[0] == ["run", "step", "valid.loss", "lowest", "highest", "interval_low", "interval_high"]
+        for row, values in zip(rows[1:], zip(*losses.values(), strict=True), strict=True):
+            half = 4.303 * np.std(values, ddof=1) / np.sqrt(3)  # Student's t with two degrees of freedom
+            expected = [np.mean(values), min(values), max(values), np.mean(values) - half, np.mean(values) + half]
+            assert [float(value) for value in row[2:]] == pytest.approx(expected, rel=1e-3)
+        tab.get_by_label("Band").select_option("range")
+        expect(tab.locator(".band-note")).to_contain_text("from the lowest to the highest seed")
+        assert "band=range" in address_of(tab)
+        assert tab.wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_printed_view_keeps_its_title_its_legend_and_its_colors_and_is_light(open_tab, served, ids, scheme):
+    tab = open_tab(served, f"look?run={ids['hybrid']}&text=the cat sat", color_scheme=scheme)
+    tab.wait_for_selector(".thumbs[data-shown]")
+    tab.emulate_media(media="print")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    seen = tab.locator("main :is(h1, h2):visible").all_inner_texts()
+    assert seen[0] == "Look"
+    assert {"Text", "Attention"} <= {*seen}
+    expect(tab.locator(".look-attention .legend")).to_be_visible()
+    buttons = "main button:visible:not(.thumbs button, th button, .heads button)"
+    assert tab.locator(f"header select:visible, {buttons}, main input:visible").count() == 0
+    expect(tab.locator(".look-attention select[name=layer]")).to_be_visible()  # as text: which layer it is
+    style = (
+        tab.locator(".look-text .token")
+        .nth(2)
+        .evaluate("one => [getComputedStyle(one).printColorAdjust, one.style.backgroundColor]")
+    )
+    assert style[0] == "exact"
+    assert style[1]
+    paper = tab.evaluate("getComputedStyle(document.body).getPropertyValue('--paper')")
+    assert paper.strip() == "#ffffff"
+    assert tab.wrong == []
 
 
 @pytest.mark.slow

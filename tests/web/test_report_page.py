@@ -118,6 +118,26 @@ def test_paper_has_all_views_one_after_the_other_and_no_controls(opened, shown):
     page.emulate_media(media="screen")
 
 
+def test_paper_says_what_a_map_is_of_and_has_every_head(opened):
+    """Titles, legends and what is chosen; controls are not on paper."""
+    page = opened
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    look, pair = page.locator(".paper > .look"), page.locator(".paper > .tokens")
+    bar = look.locator(".look-attention > .bar").inner_text()
+    assert "Attention" in bar
+    assert re.search(r"Layer: \d", bar)
+    for legend in (look.locator(".look-attention .legend img"), pair.locator(".pair-choice .legend img")):
+        assert legend.bounding_box()["height"] > 5
+    thumbs = look.locator(".thumbs button:visible img")
+    assert thumbs.count() == look.locator("table.heads tbody tr").count() > 1
+    whole = look.locator(".look-attention .matrix img").first
+    box, window = whole.bounding_box(), look.locator(".look-attention .matrix .window").bounding_box()
+    assert box["width"] <= window["width"] + 1, "the map is not cut"
+    assert "A: lstm\nB: hybrid" in pair.locator(".pair-choice").inner_text()
+    page.emulate_media(media="screen")
+
+
 def best_two(content):
     """The two of three runs on the same data that are compared: those with the smallest losses, in their order."""
     runs = content["answers"]["GET /api/runs"]["runs"]

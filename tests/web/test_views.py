@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from urllib.parse import urlencode
 
 import numpy as np
@@ -378,6 +379,79 @@ def test_an_image_is_shown_by_layer_and_head_and_can_be_chosen(tab, served, ids,
     assert "image" in posted(tab, "/api/look")[-1]
 
 
+# ---- two runs inside, side by side
+
+
+def test_a_second_run_is_shown_beside_the_first_on_the_same_text(tab, served, ids, folder):
+    open_view(tab, served, "look", run=ids["lstm"], text=SENTENCE)
+    tab.wait_for_selector(".view.look[data-shown]")
+    tab.locator("select[name=beside]").select_option(ids["hybrid"])
+    tab.wait_for_selector(".view.look[data-beside]")
+    panes = tab.locator(".look-pane")
+    first, second = (panes.nth(place).locator(".look-text .token") for place in (0, 1))
+    assert first.all_inner_texts() == second.all_inner_texts()
+    boxes = [panes.nth(place).bounding_box() for place in (0, 1)]
+    assert boxes[0]["y"] == boxes[1]["y"], "side by side"
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    first.nth(3).click()
+    expect(second.nth(3)).to_have_attribute("aria-selected", "true")
+    losses = [anaphor.load_run(path).look(SENTENCE).scored.losses for path in (folder / "lstm", hybrid_of(folder))]
+    expect(panes.nth(1).locator(".look-text .facts")).to_contain_text(f"loss {losses[1][2]:.3f}")
+    difference = float(np.mean(losses[1]) - np.mean(losses[0]))
+    better = "B" if difference < 0 else "A"
+    facts = tab.locator(".look-difference .facts")
+    expect(facts).to_contain_text(f"{better} is better by {abs(difference):.3f} nats per token")
+    tab.locator(".look-difference summary").click()
+    rows = rows_of(tab.locator(".look-difference details table"))
+    assert [row[2:4] for row in rows] == [[f"{one:.3f}", f"{two:.3f}"] for one, two in zip(*losses, strict=True)]
+    assert f"beside={ids['hybrid']}" in address_of(tab)
+    tab.go_back()
+    expect(panes).to_have_count(1)
+
+
+@pytest.mark.slow
+def test_of_two_runs_each_has_a_layer_and_a_head_of_its_own_which_the_address_holds(tab, served, ids):
+    open_view(tab, served, "look", run=ids["hybrid"], beside=ids["lstm"], text=SENTENCE)
+    tab.wait_for_selector(".view.look[data-beside]")
+    units = tab.locator(".look-pane").nth(1).locator("select[name=unit]")
+    chosen = units.locator("option").nth(1).get_attribute("value")
+    units.select_option(chosen)
+    tab.wait_for_selector(f".look-pane:nth-child(2) .look-units[data-shown='{chosen}']")
+    assert f"beside.unit={chosen}" in address_of(tab)
+    tab.reload()
+    tab.wait_for_selector(f".look-pane:nth-child(2) .look-units[data-shown='{chosen}']")
+    tab.locator("select[name=run]").select_option(ids["lstm"])  # they change places
+    tab.wait_for_selector(".view.look[data-beside]")
+    assert f"beside={ids['hybrid']}" in address_of(tab)
+    assert "beside.unit" not in address_of(tab)
+
+
+@pytest.mark.slow
+def test_compare_and_look_start_with_an_example_of_every_task(tab, copied, ids):
+    """Without a click: what both runs make of the first example, and the same inside two runs."""
+    for name in ("translation", "images", "labels"):
+        shutil.copytree(copied / name, copied / f"{name}-2")
+    with serving(copied) as served:
+        for name in ("translation", "images", "labels"):
+            a, b = ids[name], make_id(f"{name}-2")
+            open_view(tab, served, "tokens", a=a, b=b)
+            tab.wait_for_selector(".example-part[data-shown='0']")
+            facts = tab.locator(".example-part dl")
+            assert facts.locator(".chip").all_inner_texts() == ["A", "B"]
+            first, second = facts.locator("dd").all_inner_texts()[-2:]
+            assert first == second, "it is the same model"
+            expect(tab.locator(".pair-choice .legend")).to_be_hidden()
+            tab.get_by_role("button", name="Next example").click()
+            tab.wait_for_selector(".example-part[data-shown='1']")
+            assert "example=1" in address_of(tab)
+            assert posted(tab, "/api/passages") == [], "a split is scored when somebody asks for it"
+            tab.get_by_role("link", name="Look inside both").click()
+            tab.wait_for_selector(".view.look[data-beside]")
+            assert tab.locator(".look-pane").count() == 2
+            panes = [tab.locator(".look-pane").nth(place).locator("section").first for place in (0, 1)]
+            assert panes[0].inner_text() == panes[1].inner_text()
+
+
 # ---- any width, any light
 
 
@@ -387,6 +461,7 @@ def test_nothing_is_wider_than_a_phone(tab, served, planted, ids):
     for server, view, state in (
         (planted, "tokens", {**planted.pair, "on": "valid", "text": "the old man sees every comet"}),
         (served, "look", {"run": ids["hybrid"], "text": SENTENCE}),
+        (served, "look", {"run": ids["lstm"], "beside": ids["hybrid"], "text": SENTENCE}),
         (served, "look", {"run": ids["images"], "example": 0}),
     ):
         open_view(tab, server, view, **state)

@@ -47,10 +47,11 @@ class Grid {
   }
 
   // The cell size at which everything fits, or that of readable labels where there are few columns: then the map scrolls.
+  // Paper has finer dots and does not scroll.
   fitting(what) {
-    const wide = (this.window.clientWidth || 800) - 130, high = 0.8 * innerHeight - 120;
+    const wide = (this.window.clientWidth || 800) - 130, high = 0.8 * innerHeight - 120, readable = this.host.closest(".aside") ? ROOM : READABLE;
     const least = what.square ? Math.min(wide / what.columns, high / what.rows) : wide / what.columns;
-    return Math.max(what.columns <= READABLE_COLUMNS ? READABLE : 1, Math.min(what.square ? 44 : 30, Math.floor(least)));
+    return Math.max(what.columns <= READABLE_COLUMNS ? readable : 1, Math.min(what.square ? 44 : 30, Math.floor(least)));
   }
 
   later() {

@@ -358,9 +358,23 @@ document.addEventListener("keydown", (event) => {
 });
 byId("help-open").addEventListener("click", showHelp);
 byId("skip").addEventListener("click", () => byId("main").focus());
-dark.addEventListener("change", () => {
+
+// Paper is light, whatever the page is: while it is printed nothing is drawn again, and the style sheet turns what was drawn
+// for a dark page.
+let printing = false;
+const markScheme = () => document.documentElement.classList.toggle("drawn-dark", dark.matches);
+function drawAgain() {
+  if (printing) return;
+  markScheme();
   mixRamps();
   if (shownView) openView();
+}
+markScheme();
+dark.addEventListener("change", drawAgain);
+addEventListener("beforeprint", () => { printing = true; });
+addEventListener("afterprint", () => {
+  printing = false;
+  if (document.documentElement.classList.contains("drawn-dark") !== dark.matches) drawAgain();
 });
 if (framed)
   document.addEventListener("click", (event) => {

@@ -45,7 +45,8 @@ class Chart {
     this.observer.observe(host);
   }
 
-  // series: {key, name, color, dash, x, y, pale?: y before smoothing, low?, high?: band, loud?: drawn above the others}, x ascending.
+  // series: {key, name, color, dash, x, y, pale?: y before smoothing, low?, high?: band, least?, most?: what the axis has to
+  // show of it, loud?: drawn above the others}, x ascending.
   // options: {title, xname, yname, xlog, ylog, time, outliers}
   show(series, options, domain) {
     this.series = series;
@@ -92,7 +93,7 @@ class Chart {
     const sample = [];
     for (const one of this.series) {
       const last = Math.min(one.x.length, lowerBound(one.x, to) + 1);
-      const lows = one.low ?? one.pale ?? one.y, highs = one.high ?? one.pale ?? one.y;
+      const lows = one.least ?? one.low ?? one.pale ?? one.y, highs = one.most ?? one.high ?? one.pale ?? one.y;
       for (let at = Math.max(0, lowerBound(one.x, from) - 1); at < last; at++)
         for (const value of lows === highs ? [lows[at]] : [lows[at], highs[at]]) {
           if (!Number.isFinite(value) || (ylog && value <= 0)) continue;
@@ -177,7 +178,7 @@ class Chart {
     let drawn = 0;
     const some = this.series.some((one) => one.loud);
     for (const one of this.series)
-      if (one.low) pen.area(this.bandOf(one, x, toX, toY), { color: one.color, alpha: some && !one.loud ? 0.05 : 0.18 });
+      if (one.low) pen.area(this.bandOf(one, x, y, toX, toY), { color: one.color, alpha: some && !one.loud ? 0.05 : 0.18 });
     for (const one of this.series)
       if (one.pale) pen.line(this.pixels(one.x, one.pale, x, toX, toY), { color: one.color, alpha: 0.25, width: 1 });
     const thin = this.series.length > 40 ? 1 : 1.6;
@@ -225,8 +226,9 @@ class Chart {
     return Float32Array.from(kept);
   }
 
-  bandOf(one, x, toX, toY) {
-    const upper = this.pixels(one.x, one.high, x, toX, toY), lower = this.pixels(one.x, one.low, x, toX, toY);
+  bandOf(one, x, y, toX, toY) {
+    const floor = this.options.ylog ? y[0] / 10 : -Infinity; // an interval may reach below zero
+    const upper = this.pixels(one.x, one.high, x, toX, toY), lower = this.pixels(one.x, one.low.map((value) => Math.max(value, floor)), x, toX, toY);
     const points = [...upper];
     for (let at = lower.length - 2; at >= 0; at -= 2) points.push(lower[at], lower[at + 1]);
     return points;

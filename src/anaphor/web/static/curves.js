@@ -3,6 +3,7 @@
 
 {
   const AXES = ["step", "epoch", "count", "seconds"];
+  const BANDS = { interval: "its 95 % interval (Student's t)", range: "from the lowest to the highest seed" };
   let own, host, cards, values, cursorChart, loud = "", told = 0, zoomedAt = -Infinity, tornBefore = new Set();
 
   // ---- which charts
@@ -49,6 +50,8 @@
 
   // ---- lines
 
+  const bandKind = () => (own.get("band") === "range" ? "range" : "interval");
+
   function lines() {
     return (is_grouped() ? groupRuns(selected()) : selected().map((id) => ({ key: id, name: run_name(id), ids: [id] })))
       .map((line) => ({ ...line, color: run_color(line.ids[0]), dash: run_dash(line.ids[0]) }));
@@ -62,11 +65,18 @@
       const curve = members.length > 1 ? meanCurve(members) : members[0], one = { ...line, ...curve, raw: curve.y, loud: loud === line.key };
       if (weight > 0) {
         one.y = smooth(curve.y, weight);
-        if (one.low) [one.low, one.high] = [smooth(curve.low, weight), smooth(curve.high, weight)];
-        else one.pale = curve.y;
+        if (!one.spans) one.pale = curve.y;
       }
+      if (one.spans) addBand(one, metric, weight);
       return one;
     }).filter(Boolean);
+  }
+
+  // The interval of two seeds is twelve times as wide as they are apart: it is drawn, but the axis is that of the seeds.
+  function addBand(one, metric, weight) {
+    const soft = (values) => (weight > 0 ? smooth(values, weight) : values), top = /accuracy/.test(metric) ? 1 : Infinity;
+    [one.low, one.high] = one.spans[bandKind()].map((values) => soft(values).map((value) => Math.min(value, top)));
+    if (one.count === 2) [one.least, one.most] = one.spans.range.map(soft);
   }
 
   // Last and best value of a line, of the values before smoothing.
@@ -110,6 +120,7 @@
     bar.append(field, log, files);
     box.append(bar, canvas);
     canvas.dataset.metric = metric;
+    canvas.dataset.title = sentence(label_axis(metric)); // on paper
     const chart = new Chart(canvas, {
       zoomed: (domain) => {
         // A step that Back undoes; the turns of a wheel are one.
@@ -137,10 +148,11 @@
       });
       return saveChart(chart, kind, metric, legend);
     }
-    const rows = [["run", axis(), metric, ...(is_grouped() ? ["lowest", "highest"] : [])]];
+    const ends = (one, at) => (one.spans ? [...one.spans.range, ...one.spans.interval].map((values) => values[at]) : ["", "", "", ""]);
+    const rows = [["run", axis(), metric, ...(is_grouped() ? ["lowest", "highest", "interval_low", "interval_high"] : [])]];
     const whole = await fetchWhole(selected());
     for (const one of seriesOf(metric, (id) => whole.get(id)))
-      one.x.forEach((x, at) => rows.push([one.name, x, one.raw[at], ...(is_grouped() ? [one.low?.[at] ?? "", one.high?.[at] ?? ""] : [])]));
+      one.x.forEach((x, at) => rows.push([one.name, x, one.raw[at], ...(is_grouped() ? ends(one, at) : [])]));
     return download(`${metric}.csv`, csvText(rows), "text/csv");
   }
 
@@ -184,11 +196,14 @@
     const items = lines().map((line) => legendItem(line, first?.series.find((one) => one.key === line.key), goal));
     host.querySelector(".legend-box .legend-head").replaceWith(head);
     patch(host.querySelector(".legend-box ul"), items);
-    host.querySelector(".band-note").hidden = !lines().some((line) => line.ids.length > 1);
+    const note = host.querySelector(".band-note"), hasBands = lines().some((line) => line.ids.length > 1);
+    note.hidden = !hasBands;
+    note.textContent = `Line: mean of the seeds. Band: ${BANDS[bandKind()]}.`;
+    host.querySelector(".band-choice").hidden = !hasBands;
   }
 
   function chooseLink() {
-    const link = make("a", "Choose runs");
+    const link = make("a", "Choose runs", "choose-link");
     link.href = linkTo("runs");
     return link;
   }
@@ -264,6 +279,7 @@
         own.set({ group: value }, { push: true });
         show();
       }),
+      Object.assign(choice("Band", [["interval", "95 % interval"], ["range", "lowest to highest"]], bandKind(), (kind) => change("band")(kind === "range" ? kind : null)), { className: "band-choice" }),
       reset, make("span", "", "add right"),
     );
     return line;
@@ -320,7 +336,7 @@
       const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box"), table = make("section", "", "values");
       aside.setAttribute("aria-label", "Legend");
       table.setAttribute("aria-label", "Values");
-      aside.append(make("p", "", "legend-head"), make("ul"), make("p", "Line: mean of the seeds. Band: from the lowest to the highest.", "band-note quiet"), chooseLink());
+      aside.append(make("p", "", "legend-head"), make("ul"), make("p", "", "band-note quiet"), chooseLink());
       table.append(make("h2", "Values"));
       values = new SortTable(table, { caption: "Last and best values of the selected runs", onsort: (sort) => {
         own.set({ sort });

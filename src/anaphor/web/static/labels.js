@@ -24,7 +24,7 @@ const started_order = (one, other) => (one.started ?? 0) - (other.started ?? 0) 
 const is_of_task = (run) => run.task === null || run.task === current_task();
 const task_runs = () => listing.runs.filter(is_of_task);
 
-const label_of = (column) => listing.labels?.[current_task()]?.[column] ?? { text: column.replace(/^valid\./, "validation ").replaceAll("_", " "), unit: "" };
+const label_of = (column) => listing.labels?.[current_task()]?.[column] ?? { text: column.replace(/^valid\./, "validation ").replace(/^test\./, "test ").replaceAll("_", " "), unit: "" };
 const label_text = (column) => label_of(column).text;
 function label_axis(column) {
   const { text, unit } = label_of(column);

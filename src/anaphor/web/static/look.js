@@ -1,6 +1,6 @@
 "use strict";
-// Inside one run: a text, an example of validation or an image, and what the model makes of it. What is shown depends on the
-// kind of the answer; each kind is a class that registers itself in `lookKinds`.
+// Inside one run, or two side by side on the same input: a text, an example of validation or an image, and what the models
+// make of it. What is shown depends on the kind of the answer; each kind is a class that registers itself in `lookKinds`.
 
 const lookKinds = {};
 {
@@ -24,31 +24,107 @@ const lookKinds = {};
     },
   };
 
-  class Inside {
-    constructor(element, state) {
-      this.element = element;
+  // What the second run has chosen has names of its own in the address; the token and the color belong to both.
+  const OWN_KEYS = ["tap", "head", "unit", "map", "layer"];
+  class BesideState {
+    constructor(state) {
+      this.state = state;
+    }
+
+    get closed() {
+      return this.state.closed;
+    }
+
+    name(key) {
+      return OWN_KEYS.includes(key) ? `beside.${key}` : key;
+    }
+
+    get(key, otherwise) {
+      return this.state.get(this.name(key), otherwise);
+    }
+
+    set(changes, options) {
+      this.state.set(Object.fromEntries(Object.entries(changes).map(([key, value]) => [this.name(key), value])), options);
+    }
+  }
+
+  // One run with its answer and its maps: a column of the view.
+  class Pane {
+    constructor(run, state) {
+      this.run = run;
       this.state = state;
       this.work = new Work("Looking inside");
       this.mapWork = new Work("Loading a map");
       this.unitWork = new Work("Loading a map of units");
-      this.bodies = embeddedBodies("/api/look");
-      const offering = task_runs().filter((run) => run.offers?.includes("look"));
-      const picked = selected().map(find_run).find((run) => offering.includes(run));
-      this.run = (find_run(state.get("run")) ?? (live ? picked ?? offering[0] : find_run(this.bodies[0]?.run)))?.id ?? "";
+      this.element = make("div", "", "look-pane");
+      this.result = make("div", "", "inside");
+      this.element.append(this.work.element, this.mapWork.element, this.unitWork.element, this.result);
     }
 
     close() {
       for (const work of [this.work, this.mapWork, this.unitWork]) work.control?.abort();
     }
 
+    async ask(input) {
+      this.asked = input;
+      this.answer = await this.work.send("/api/look", { run: this.run, ...input });
+      return this.answer && !this.state.closed ? this.answer : null;
+    }
+
+    async draw(heading, notes) {
+      const { answer } = this, kind = lookKinds[answer.kind];
+      if (!kind) throw new Error(`this page cannot show a look of kind ${answer.kind}`);
+      const host = make("div");
+      this.result.append(heading, ...notesList([...(answer.notes ?? []), ...notes]), host);
+      this.shown = new kind(host, this);
+      await this.shown.draw();
+    }
+
+    // One map: it travels when it is asked for. The look's own input goes along, for a server that has forgotten it.
+    async map(what, type = Weights, work = this.mapWork) {
+      const key = JSON.stringify([this.answer.look, what]);
+      this.maps ??= new Map();
+      if (!this.maps.has(key)) {
+        const packed = await work.send("/api/head", { look: this.answer.look, ...(live ? { run: this.run, ...this.asked } : {}), ...what });
+        if (!packed) return null;
+        if (this.maps.size >= MAPS) this.maps.clear();
+        this.maps.set(key, packed);
+      }
+      const packed = this.maps.get(key);
+      return { packed, map: await opening(packed, type) };
+    }
+
+    unitMap(key) {
+      return this.map({ unit: key }, Units, this.unitWork);
+    }
+  }
+
+  class Inside {
+    constructor(element, state) {
+      this.element = element;
+      this.state = state;
+      this.panes = [];
+      this.bodies = embeddedBodies("/api/look");
+      const offering = task_runs().filter((run) => run.offers?.includes("look"));
+      const picked = selected().map(find_run).find((run) => offering.includes(run));
+      this.run = (find_run(state.get("run")) ?? (live ? picked ?? offering[0] : find_run(this.bodies[0]?.run)))?.id ?? "";
+      this.beside = state.get("beside");
+    }
+
+    close() {
+      for (const pane of this.panes) pane.close();
+    }
+
     async start() {
       if (!this.run) {
-        this.element.append(make("p", "There is no run here to look inside.", "empty"));
+        this.element.append(emptyState("No run here can be looked into yet. A language model can as soon as it has a checkpoint.",
+          `anaphor train lm --data grammar --model hybrid --out ${inFolder("hybrid")}`));
         return;
       }
       this.form = this.entry();
-      this.result = make("div", "", "inside");
-      this.element.append(this.form, this.work.element, this.mapWork.element, this.unitWork.element, this.result);
+      this.overall = make("div", "", "look-overall");
+      this.columns = make("div", "", "look-panes");
+      this.element.append(this.form, this.overall, this.columns);
       this.fillRuns();
       this.fitControls();
       await this.look();
@@ -62,7 +138,23 @@ const lookKinds = {};
     }
 
     fillRuns() {
-      if (this.runChoice) fillPicker(this.runChoice, live ? runOptions(["look"]) : this.bodies.map(({ run }) => [run, run_name(run)]), this.run);
+      if (!this.runChoice) return;
+      const others = this.others();
+      if (!others.some(([id]) => id === this.beside)) this.beside = "";
+      fillPicker(this.runChoice, live ? runOptions(["look"]) : this.bodies.map(({ run }) => [run, run_name(run)]), this.run);
+      fillPicker(this.besideChoice, [["", "none"], ...others], this.beside);
+      this.besideField.hidden = !others.length;
+    }
+
+    // Runs that can be shown the same: those of the same task, and of images those with the same data.
+    others() {
+      const first = find_run(this.run);
+      if (!live) {
+        const { run, ...input } = this.bodies.find((body) => body.run === this.run) ?? {};
+        return this.bodies.filter((body) => body.run !== run && isSame(body, { ...input, run: body.run }) && find_run(body.run)?.task === first?.task)
+          .map((body) => [body.run, run_name(body.run)]);
+      }
+      return runOptions(["look"], (run) => run !== first && run.task === first?.task && (first.counted !== "images" || isOnSameData(run, first)));
     }
 
     // ---- what to look at
@@ -70,18 +162,15 @@ const lookKinds = {};
     entry() {
       const section = make("section", "", "look-entry"), bar = make("div", "", "bar");
       this.runChoice = picker([], "", (id) => this.setRun(id), "run");
-      this.number = make("input");
-      Object.assign(this.number, { type: "number", min: 0, step: 1, name: "example", value: this.state.get("example") });
-      this.number.addEventListener("change", guard(() => this.show({ example: this.number.value })));
-      const step = (by, text, name) =>
-        action(text, name, () => this.show({ example: Math.max(0, Number(this.number.value || 0) + by * this.stride()) }), "plain");
-      const example = make("span", "", "stepper");
-      example.append(step(-1, "‹", "Previous example"), field("Example of validation", this.number), step(1, "›", "Next example"));
+      this.besideChoice = picker([], "", (id) => this.setBeside(id), "beside");
+      this.besideField = field("Beside it", this.besideChoice);
+      const { element: example, number } = new Example(this.state.get("example"), (value) => this.show({ example: value }), () => this.stride());
+      this.number = number;
       this.file = make("input");
       Object.assign(this.file, { type: "file", accept: "image/*", name: "image" });
       this.file.addEventListener("change", guard(() => this.showFile(this.file.files[0])));
       this.fileField = field("or an image of your own, chosen or dropped here", this.file, "file-field");
-      bar.append(field("Run", this.runChoice), example, this.fileField);
+      bar.append(field("Run", this.runChoice), this.besideField, example, this.fileField);
       this.area = make("textarea");
       Object.assign(this.area, { rows: 2, name: "text", placeholder: "Type or paste a text, then Ctrl + Enter", value: this.state.get("text") });
       const go = action("Look", "", () => this.show({ text: this.area.value }), "primary");
@@ -108,13 +197,21 @@ const lookKinds = {};
 
     async setRun(id) {
       const same = find_run(id)?.task === find_run(this.run)?.task;
+      if (id === this.beside) this.beside = this.run; // they change places
       this.run = id;
-      this.state.set({ run: id, tap: null, head: null, unit: null, token: null, ...(same ? {} : { text: null, example: null, length: null, map: null, layer: null }) }, { push: true });
+      this.fillRuns();
+      this.state.set({ run: id, beside: this.beside, token: null, ...NOTHING_CHOSEN, ...(same ? {} : { text: null, example: null, length: null }) }, { push: true });
       if (!same) {
         this.image = null;
         this.area.value = this.number.value = "";
         this.fitControls();
       }
+      await this.look();
+    }
+
+    async setBeside(id) {
+      this.beside = id;
+      this.state.set({ run: this.run, beside: id, ...Object.fromEntries(OWN_KEYS.map((key) => [`beside.${key}`, null])) }, { push: true });
       await this.look();
     }
 
@@ -133,54 +230,63 @@ const lookKinds = {};
     }
 
     input() {
-      if (!live) return (({ run, ...rest }) => rest)(this.bodies.find(({ run }) => run === this.run) ?? {});
+      if (!live) return this.embeddedInput(this.run);
       if (this.image) return { image: this.image };
       if (this.state.get("text")) return { text: this.state.get("text") };
       const length = Number(this.state.get("length"));
       return { example: Number(this.state.get("example", "0")) || 0, ...(length ? { length } : {}) };
     }
 
+    embeddedInput(id) {
+      return (({ run, ...rest }) => rest)(this.bodies.find(({ run }) => run === id) ?? {});
+    }
+
+    // The same for the run beside: a passage as its text, because places in a split depend on the tokenizer.
+    inputBeside(input, answer) {
+      if (!live) return this.embeddedInput(this.beside);
+      const isSplit = isOnSameData(find_run(this.run), find_run(this.beside));
+      return answer.text && (answer.kind === "text" || !isSplit) ? { text: answer.text } : input;
+    }
+
     async look() {
-      const input = this.input();
-      this.result.replaceChildren();
+      const input = this.input(), turn = this.turn = (this.turn ?? 0) + 1;
+      this.close();
+      this.panes = [new Pane(this.run, this.state), ...(this.beside ? [new Pane(this.beside, new BesideState(this.state))] : [])];
+      const [first, second] = this.panes;
+      this.overall.replaceChildren();
+      this.columns.replaceChildren(...this.panes.map(({ element }) => element));
+      this.columns.classList.toggle("two", Boolean(second));
       delete this.element.dataset.shown;
-      const answer = await this.work.send("/api/look", { run: this.run, ...input });
-      if (!answer || this.state.closed) return;
+      delete this.element.dataset.beside;
+      const isNow = () => turn === this.turn && !this.state.closed;
+      const answer = await first.ask(input);
+      if (!answer || !isNow()) return;
       this.answer = answer;
-      this.asked = input;
       this.fileField.hidden = !live || answer.kind !== "image";
       this.textEntry.hidden = answer.kind === "image";
       this.number.value = input.example ?? "";
       if (answer.kind !== "image") this.area.value = input.text ?? answer.text ?? answer.source?.join(" ") ?? "";
-      const kind = lookKinds[answer.kind];
-      if (!kind) throw new Error(`this page cannot show a look of kind ${answer.kind}`);
-      const heading = make("p", "", "facts");
-      heading.textContent = [run_name(this.run), answer.model, answer.summary].filter(Boolean).join("; ");
-      this.result.append(heading, ...notesList([...(answer.notes ?? []), ...(this.image ? ["The image of your own is not in the address."] : [])]));
-      const host = make("div");
-      this.result.append(host);
-      await new kind(host, this).draw();
-      if (!this.state.closed) this.element.dataset.shown = answer.look;
+      const notes = this.image ? ["The image of your own is not in the address."] : [];
+      const [other] = await Promise.all([second?.ask(this.inputBeside(input, answer)), first.draw(this.heading(first, "A"), notes)]);
+      if (!isNow()) return;
+      this.element.dataset.shown = answer.look;
+      if (!other) return;
+      await second.draw(this.heading(second, "B"), []);
+      if (!isNow()) return;
+      this.overall.replaceChildren(...compareLooks(first, second));
+      this.element.dataset.beside = other.look;
     }
 
-    // One map: it travels when it is asked for. The look's own input goes along, for a server that has forgotten it.
-    async map(what, type = Weights, work = this.mapWork) {
-      const key = JSON.stringify([this.answer.look, what]);
-      this.maps ??= new Map();
-      if (!this.maps.has(key)) {
-        const packed = await work.send("/api/head", { look: this.answer.look, ...(live ? { run: this.run, ...this.asked } : {}), ...what });
-        if (!packed) return null;
-        if (this.maps.size >= MAPS) this.maps.clear();
-        this.maps.set(key, packed);
-      }
-      const packed = this.maps.get(key);
-      return { packed, map: await opening(packed, type) };
-    }
-
-    unitMap(key) {
-      return this.map({ unit: key }, Units, this.unitWork);
+    // What a column shows; the letters are those of Compare.
+    heading({ run, answer }, letter) {
+      const line = make("p", "", "facts"), facts = [answer.model, answer.summary].filter(Boolean);
+      line.append(...(this.beside ? [chip(letter), " "] : []), [run_name(run), ...facts].join("; "));
+      return line;
     }
   }
+
+  const NOTHING_CHOSEN = Object.fromEntries(OWN_KEYS.flatMap((key) => [key, `beside.${key}`]).map((key) => [key, null]));
+  const isSame = (one, other) => JSON.stringify(sortKeys(one)) === JSON.stringify(sortKeys(other));
 
   function notesList(notes) {
     if (!notes.length) return [];

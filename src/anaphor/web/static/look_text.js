@@ -97,7 +97,10 @@
     select(place, keep = true) {
       this.token = place;
       this.shown.choose(place);
-      if (keep) this.state.set({ token: place });
+      if (keep) {
+        this.state.set({ token: place });
+        this.inside.partner?.shown.select(place, false);
+      }
       this.describe(place);
       this.paint();
       if (this.current) this.drawMap();
@@ -111,7 +114,7 @@
         this.shown.paint("both", (at) => 0.5 + all[at] / most / 2);
         legend(this.key, "both", signedShort(-most), signedShort(most));
       } else if (by === "loss") {
-        const most = Math.max(0.1, ...answer.losses.map((loss) => loss ?? 0));
+        const most = Math.max(0.1, ...[answer, this.inside.partner?.answer].flatMap((one) => one?.losses ?? []).map((loss) => loss ?? 0));
         this.shown.paint("loss", (at) => answer.losses[at] === null ? null : answer.losses[at] / most);
         legend(this.key, "loss", "0", `${most.toFixed(1)} nats`);
       } else if (current) {

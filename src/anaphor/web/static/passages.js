@@ -257,9 +257,22 @@ class Card {
       there.href = linkTo("look", { run: look.ids[letter], example: from, length: text ? to - from : "", text: "" });
       links.append(there);
     }
+    const both = make("a", "Look inside both"), [from, to] = passage.places.A;
+    both.href = linkTo("look", { run: look.ids.A, beside: look.ids.B, example: from, length: text ? to - from : "", text: "" });
+    links.append(both);
     if (!text) return [links];
     return [text.strip(), links, text.table(`Losses of the ${this.list.answer.counted} from ${passage.start} on`)];
   }
+}
+
+// An example as the passages of a split have it, from what Look says of it in two runs.
+function exampleOfLooks({ A, B }) {
+  const both = (value) => ({ A: value(A), B: value(B) });
+  if (A.kind === "translation") return { source: A.text, reference: A.reference, translations: both((look) => look.translation) };
+  return {
+    ...(A.kind === "image" ? { pixels: A.pixels } : { text: A.text }), true: A.true,
+    predicted: both((look) => look.label), probability: both((look) => look.probabilities[look.label]),
+  };
 }
 
 // What both runs make of one example of the split.

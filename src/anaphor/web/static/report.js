@@ -122,16 +122,23 @@
   document.body.append(paper);
 
   function copyOf(name, element) {
+    element.querySelectorAll("select").forEach((select, place) => { select.dataset.copied = place; });
     const section = make("section", "", `copy ${name}`), copy = element.cloneNode(true), drawn = copy.querySelectorAll("canvas");
     element.querySelectorAll("canvas").forEach((canvas, place) => {
       const image = make("img");
       image.alt = "";
-      image.className = drawn[place].className;
+      image.className = `drawn ${drawn[place].className}`;
       if (canvas.width && canvas.height) image.src = canvas.toDataURL();
       image.style.width = `${canvas.clientWidth}px`;
       drawn[place].replaceWith(image);
     });
     for (const one of copy.querySelectorAll("[id]")) one.removeAttribute("id");
+    // What is chosen is read, where it cannot be chosen: the layer and the head of a map.
+    element.querySelectorAll(".bar label:not([hidden]) > select").forEach((select) => {
+      const text = make("span", `${select.parentElement.firstChild.textContent}: ${select.selectedOptions[0]?.textContent ?? ""}`, "setting-text");
+      copy.querySelector(`[data-copied="${select.dataset.copied}"]`)?.parentElement.replaceWith(text);
+    });
+    for (const one of copy.querySelectorAll(".bar label")) one.remove(); // ranges and boxes
     // The name of a chart is in a control, which paper has not.
     for (const one of copy.querySelectorAll(".chart[data-metric]")) one.before(make("h3", label_axis(one.dataset.metric)));
     const task = PER_TASK.includes(name) && named_tasks().length > 1 ? ` (${current_task()})` : "";
@@ -157,6 +164,8 @@
     Object.defineProperty(window, "devicePixelRatio", { value: 2, configurable: true }); // paper has finer dots
     try {
       await views[name].open(element, own);
+      // Thumbnails are drawn last.
+      for (let turn = 0; turn < 300 && element.querySelector(".thumbs:not([data-shown])"); turn++) await frames(1);
       await frames(3);
       copies[copyKey(name)] = copyOf(name, element);
     } catch { /* it says why when it is opened */ }

@@ -130,7 +130,7 @@
       { key: "name", title: "Run", words: true, heads: true, value: (row) => row.name, cell: nameCell },
       { key: "status", title: "Status", words: true, value: (row) => row.run.status, cell: statusCell },
       { key: "step", title: "Step", value: (row) => across(row, "step"), cell: stepCell },
-      { key: "best", title: metric ? `Best ${label_axis(`valid.${metric}`)}` : "Best", hint: "Best value on validation data", first: bestFirst, value: (row) => across(row, "best"), cell: (row) => named(row, "best") },
+      { key: "best", title: metric ? `Best ${label_axis(`valid.${metric}`)}` : "Best", short: metric && `Best ${label_text(`valid.${metric}`)}`, hint: "Best value on validation data", first: bestFirst, value: (row) => across(row, "best"), cell: (row) => named(row, "best") },
       { key: "last", title: "Last", hint: "Last value on validation data", first: bestFirst, value: (row) => across(row, "last"),
         cell: (row) => (across(row, "last") === null ? lastCell(row) : named(row, "last")) },
       { key: "parameters", title: "Parameters", value: (row) => row.run.parameters, cell: (row) => short(row.run.parameters) },
@@ -143,8 +143,16 @@
     showMore(isShort ? names.length - room : 0);
     for (const name of isShort && !own.get("more") ? names.slice(0, room) : names)
       columns.push({ key: `set.${name}`, title: name, words: true, value: (row) => row.run.settings?.[name],
-        cell: (row) => (row.run.settings?.[name] === undefined ? "–" : valueText(row.run.settings[name])) });
+        cell: (row) => settingCell(row.run.settings?.[name]) });
     return columns;
+  }
+
+  // A long value is cut on a wide page, and whole when it is pointed at.
+  function settingCell(value) {
+    if (value === undefined) return "–";
+    const text = make("span", valueText(value), "setting");
+    text.title = text.textContent;
+    return [text];
   }
 
   function settingNames(rows) {

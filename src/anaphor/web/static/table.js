@@ -1,12 +1,14 @@
 "use strict";
 // A table whose columns sort, and whose rows can be replaced without losing the focus.
 
-// columns: {key, title, hint?, value(row) for sorting, cell(row) -> text or element, words?: left-aligned text}; `sort` is the
+// columns: {key, title, hint?, value(row) for sorting, cell(row) -> text or element, words?: left-aligned text,
+// heads?: it names the row, else the first does, short?: the title in a card}; `sort` is the
 // key of a column, with - before it for descending, which comes first where a column has `first: "-"`; `onsort(sort)` is called when the reader asks for another one.
 class SortTable {
   constructor(host, { caption, onsort = () => {} }) {
     this.onsort = onsort;
-    this.table = make("table");
+    this.table = make("table", "", "cards"); // on a phone each row is a card
+    this.table.setAttribute("role", "table"); // a card is still a row, to those who listen
     this.caption = make("caption", caption, "hidden");
     this.head = make("thead");
     this.body = make("tbody");
@@ -16,7 +18,24 @@ class SortTable {
     this.box.setAttribute("role", "region");
     this.box.setAttribute("aria-label", caption);
     this.box.append(this.table);
-    host.append(this.box);
+    this.order = make("label", "Sort by", "card-order"); // cards have no heads to click
+    host.append(this.order, this.box);
+  }
+
+  // The choice of the order, for cards.
+  fillOrder(columns, sort) {
+    const field = make("select"), able = columns.filter((column) => column.value && column.title);
+    for (const [value, text] of [["", "–"], ...able.flatMap(({ key, title }) => [[key, `${title} ↑`], [`-${key}`, `${title} ↓`]])]) {
+      const option = make("option", text);
+      option.value = value;
+      option.defaultSelected = value === sort;
+      field.append(option);
+    }
+    field.dataset.row = "order";
+    field.addEventListener("change", () => this.onsort(field.value));
+    if (this.order.querySelector("select")?.isEqualNode(field)) return;
+    this.order.querySelector("select")?.remove();
+    this.order.append(field);
   }
 
   // `name(row)` identifies a row; `mark(row, element)` may set classes and attributes of its element; `detail(row, columns)`
@@ -25,6 +44,7 @@ class SortTable {
     const head = this.headRow(columns, sort);
     head.dataset.row = "head";
     patch(this.head, [head]);
+    this.fillOrder(columns, sort);
     const elements = [];
     for (const row of sortRows(columns, rows, sort)) {
       const element = this.bodyRow(columns, row), below = detail(row, columns);
@@ -43,9 +63,13 @@ class SortTable {
 
   bodyRow(columns, row) {
     const element = make("tr");
-    columns.forEach((column, place) => {
-      const cell = make(place === 0 || column.heads ? "th" : "td", "", column.words ? "words" : "");
+    element.setAttribute("role", "row");
+    const head = columns.find((column) => column.heads) ?? columns[0];
+    columns.forEach((column) => {
+      const cell = make(column === head ? "th" : "td", "", column.words ? "words" : "");
       if (cell.tagName === "TH") cell.scope = "row";
+      cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+      if (column.title && !column.heads) cell.dataset.label = column.short ?? column.title;
       const content = column.cell ? column.cell(row) : column.value(row);
       cell.append(...(Array.isArray(content) ? content : [content ?? "–"]));
       element.append(cell);

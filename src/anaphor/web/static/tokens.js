@@ -37,7 +37,6 @@
   }
 
   // The first run to compare one with: of its task, and on the same data where there is such a run.
-  const isOnSameData = (run, other) => other.task === run.task && other.settings?.data === run.settings?.data;
   function partnerOf(run, runs) {
     const others = runs.filter((other) => other !== run && other.task === run?.task);
     return others.find((other) => isOnSameData(run, other)) ?? others[0];
@@ -56,7 +55,7 @@
     }
 
     close() {
-      for (const work of [this.textWork, this.splitWork]) work.control?.abort();
+      for (const work of [this.textWork, this.splitWork, this.exampleWork]) work?.control?.abort();
     }
 
     // ---- the two runs
@@ -131,8 +130,9 @@
       }
       this.top = this.head();
       this.textPart = make("section", "", "own-text");
+      this.examplePart = make("section", "", "example-part");
       this.splitPart = make("section", "", "split-part");
-      this.element.append(this.top, this.textPart, this.splitPart, this.bubble);
+      this.element.append(this.top, this.textPart, this.examplePart, this.splitPart, this.bubble);
       this.layOut();
       await this.load();
       if (live && !this.state.get("text") && !this.state.get("on")) this.startWithExample().catch(showError);
@@ -160,8 +160,39 @@
     layOut() {
       this.shown = this.list = this.answer = null;
       this.layOutText();
+      this.layOutExample();
       this.layOutSplit();
       this.paint();
+    }
+
+    // Where a task has no running text: one example of validation, with what both runs make of it.
+    layOutExample() {
+      this.examplePart.hidden = !live || !this.textPart.hidden || !BOTH.every((letter) => find_run(this.ids[letter])?.offers?.includes("look"));
+      if (this.examplePart.hidden) return;
+      const bar = make("div", "", "bar"), example = new Example(this.state.get("example"), (number) => {
+        this.state.set({ example: number || null }, { push: true });
+        return this.showExample();
+      });
+      this.exampleWork = new Work("Reading the example");
+      this.exampleResult = make("div", "", "result");
+      this.exampleNumber = example.number;
+      bar.append(make("h2", "One example"), example.element);
+      this.examplePart.replaceChildren(bar, this.exampleWork.element, this.exampleResult);
+      if (this.element.isConnected) this.showExample().catch(showError);
+    }
+
+    async showExample() {
+      const example = Number(this.state.get("example")) || 0, ids = { ...this.ids }, found = {};
+      this.exampleNumber.value = example;
+      for (const letter of BOTH) {
+        found[letter] = await this.exampleWork.send("/api/look", { run: ids[letter], example });
+        if (!found[letter] || this.state.closed) return;
+      }
+      const links = make("p", "", "links"), link = make("a", "Look inside both");
+      link.href = linkTo("look", { run: ids.A, beside: ids.B, example, text: "" });
+      links.append(link);
+      this.exampleResult.replaceChildren(exampleOf(exampleOfLooks(found), { names: this.names }), links);
+      this.examplePart.dataset.shown = example;
     }
 
     layOutText() {
@@ -313,7 +344,7 @@
 
     paint() {
       const { single, most } = this.scale();
-      this.key.hidden = this.textPart.hidden && this.answer?.kind === "examples";
+      this.key.hidden = this.textPart.hidden && this.answer?.kind !== "passages"; // of examples no tokens are shown
       this.byField.hidden = this.key.hidden || !this.ids.B;
       this.shown?.paint(this.by.value, most);
       this.filter();

@@ -235,19 +235,18 @@ function interpolate(steps, values, at) {
   return values[right - 1] + ((at - steps[right - 1]) / (steps[right] - steps[right - 1])) * (values[right] - values[right - 1]);
 }
 
-// Mean, lowest and highest of several curves at the same steps, those of the curve with the most points; of the curves that
-// reach there. So the mean is the same over steps, tokens and time: x, too, is a mean.
+// Mean of several curves at the same steps, those of the curve with the most points; of the curves that reach there. So the
+// mean is the same over steps, tokens and time: x, too, is a mean. `spans` has two bands round it, as [low, high].
 function meanCurve(curves) {
   const { step } = curves.reduce((best, one) => (one.step.length > best.step.length ? one : best));
-  const [x, y, low, high] = [0, 1, 2, 3].map(() => new Float64Array(step.length));
+  const [x, y, least, most, low, high] = Array.from({ length: 6 }, () => new Float64Array(step.length));
   const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   step.forEach((place, at) => {
     const reaching = curves.filter((curve) => place >= curve.step[0] && place <= curve.step[curve.step.length - 1]);
-    const values = reaching.map((curve) => interpolate(curve.step, curve.y, place));
+    const values = reaching.map((curve) => interpolate(curve.step, curve.y, place)), half = values.length > 1 ? halfInterval(values) : 0;
     x[at] = Math.max(at ? x[at - 1] : -Infinity, average(reaching.map((curve) => interpolate(curve.step, curve.x, place))));
     y[at] = average(values);
-    low[at] = Math.min(...values);
-    high[at] = Math.max(...values);
+    [least[at], most[at], low[at], high[at]] = [Math.min(...values), Math.max(...values), y[at] - half, y[at] + half];
   });
-  return { x, y, low, high };
+  return { x, y, count: curves.length, spans: { interval: [low, high], range: [least, most] } };
 }

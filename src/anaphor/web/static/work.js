@@ -39,6 +39,17 @@ function fillPicker(select, options, value) {
   select.value = value;
 }
 
+// The number of an example of validation, with steps to its neighbors; `stride()` is the size of a step.
+class Example {
+  constructor(value, act, stride = () => 1) {
+    this.element = make("span", "", "stepper");
+    this.number = Object.assign(make("input"), { type: "number", min: 0, step: 1, name: "example", value });
+    this.number.addEventListener("change", guard(() => act(this.number.value)));
+    const step = (by, text, name) => action(text, name, () => act(String(Math.max(0, Number(this.number.value || 0) + by * stride()))), "plain");
+    this.element.append(step(-1, "‹", "Previous example"), field("Example of validation", this.number), step(1, "›", "Next example"));
+  }
+}
+
 // A switch between a few values: one pressed button each.
 class Switch {
   constructor(name, options, value, act) {
@@ -73,6 +84,8 @@ function runOptions(verbs, keep = () => true) {
   }
   return tasks.size > 1 ? [...tasks] : [...tasks.values()].flat();
 }
+
+const isOnSameData = (run, other) => other.task === run.task && other.settings?.data === run.settings?.data;
 
 // The bodies of the embedded answers to a question; a report can show nothing else.
 function embeddedBodies(path) {
