@@ -174,3 +174,72 @@ def test_a_position_beyond_the_end_of_a_shorter_epoch_is_its_end(tmp_path, capsy
     assert main([*override(words, *larger), "--out", "run", "--resume", "--force", "--json"]) == 0
     progress = checkpoint.read(tmp_path / "run" / "checkpoints" / "step-22").metadata["progress"]
     assert (progress["epoch"], progress["batch"]) == (1, 2)
+
+
+def parts_of(kept):
+    """The parts of each checkpoint that is there, by step."""
+    return {int(path.name[5:]): sorted(file.stem for file in path.glob("*.safetensors")) for path in kept.iterdir()}
+
+
+WHOLE = ["carry", "model", "optimizer", "random"]
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        ((4.0, 3.0, 2.0), {4: ["model"], 6: WHOLE}),
+        ((4.0, 2.0, 3.0), {4: ["model"], 6: WHOLE}),
+        ((2.0, 3.0, 4.0), {2: ["model"], 6: WHOLE}),
+    ],
+    ids=["best-last", "best-before", "best-earlier"],
+)
+def test_a_finished_run_keeps_the_last_checkpoint_whole_and_one_more_as_weights_alone(trained, costs, expected):
+    assert parts_of(trained(*costs)) == expected
+
+
+def test_a_finished_run_takes_16_bytes_a_parameter_and_little_more(tmp_path, single_precision):
+    """Weights twice and the two moments of AdamW once, 4 bytes each, beside headers and states of fixed size."""
+    words = override(WORDS, "--width", "128", "--steps", "2", "--eval-every", "1")
+    assert main(words) == 0
+    parameters = json.loads((tmp_path / "run" / "result.json").read_text())["parameters"]
+    files = [*(tmp_path / "run" / "checkpoints").rglob("*")]
+    assert 16 * parameters <= sum(file.stat().st_size for file in files if file.is_file()) < 16.5 * parameters + 20_000
+
+
+def test_a_finished_run_with_a_larger_budget_is_resumed_as_if_it_had_not_been_finished(trained, tmp_path, capsys):
+    """Bit by bit: what was dropped is not what the last checkpoint needs."""
+    kept = trained(4.0, 3.0, 2.0, more=["--schedule", "constant"])
+    assert main([*override(WORDS, "--steps", "10"), "--schedule", "constant", "--resume", "--force"]) == 0
+    whole = override(WORDS, "--steps", "10", "--out", "whole")
+    assert main([*whole, "--schedule", "constant"]) == 0
+    ends = [checkpoint.read(folder / "step-10") for folder in (kept, tmp_path / "whole" / "checkpoints")]
+    for part in ("model", "optimizer", "random"):
+        one, other = (end.parts[part] for end in ends)
+        assert all(one[name].equal(other[name]) for name in {**one, **other})
+
+
+def test_where_the_last_checkpoint_of_a_finished_run_is_damaged_the_weights_before_are_trained_on(trained, capsys):
+    kept = trained(4.0, 3.0, 2.0)
+    damage(kept / "step-6")
+    assert main([*WORDS, "--resume", "--json"]) == 0
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("anaphor:")]
+    assert "run/checkpoints/step-6/model.safetensors is damaged" in line
+    assert line.endswith(
+        "; resuming from the weights of run/checkpoints/step-4 without the states of the optimizer and the random "
+        "generators, so that the result will differ"
+    )
+    result = json.loads(captured.out)
+    assert (result["status"], result["steps"]) == ("finished", 6)
+    assert parts_of(kept) == {4: ["model"], 6: WHOLE}
+
+
+@pytest.mark.parametrize("verb", [["generate", "run", "--tokens", "3"], ["score", "run", "the cat"]])
+def test_where_the_last_checkpoint_of_a_finished_run_is_damaged_it_is_used_with_the_weights_before(
+    trained, capsys, verb
+):
+    kept = trained(4.0, 3.0, 2.0)
+    damage(kept / "step-6")
+    assert main([*verb, "--device", "cpu"]) == 0
+    (line,) = warnings(capsys)
+    assert "step-6/model.safetensors is damaged" in line

@@ -109,7 +109,7 @@ def test_a_run_whose_newest_weights_are_not_finite_is_resumed_from_those_before(
     spoil(run, put(torch.nan), "step-3")
     capsys.readouterr()
     assert main([*longer, "4"]) == 0
-    assert "skipping this checkpoint" in capsys.readouterr().err
+    assert "resuming from the weights of run/checkpoints/step-2" in capsys.readouterr().err
     assert json.loads((run / "result.json").read_text())["steps"] == 4
     spoil(run, put(torch.nan), "step-4")
     assert main(["score", "run", "the cat", "--device", "cpu"]) == 0

@@ -12,7 +12,7 @@ from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.errors import ConfigError
 from anaphor.tasks.lm import LanguageRunSpec
-from anaphor.training import checkpoint
+from anaphor.training import checkpoint, loop
 from anaphor.training.build import build_experiment
 from anaphor.training.run_folder import RunFolder
 
@@ -69,8 +69,10 @@ def test_a_run_is_resumed_to_the_same_bits_where_its_initial_weights_are_gone(se
     shutil.copytree(pretrained, "first")
     budget = {"steps": 4, "eval_every": 2, "lr": 0.01, "batch_size": 2, "bptt": 8, "device": "cpu", "dtype": "float32"}
     spec = LanguageRunSpec(data="text", init="first", **budget, **settings)
-    for out in ("whole", "run"):
-        execute(spec, out, test=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "prune_finished", lambda run: None)  # so that both checkpoints stay whole
+        for out in ("whole", "run"):
+            execute(spec, out, test=False)
     shutil.rmtree("run/checkpoints/step-4")
     shutil.rmtree("first")
     os.mkdir("elsewhere")

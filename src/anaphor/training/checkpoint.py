@@ -31,7 +31,7 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of the file that holds them."""
 
 ONLY_MODEL = "only_model"
-"""Metadata of a checkpoint of weights alone, which cannot be resumed."""
+"""Metadata of a checkpoint of weights alone, from which training cannot be resumed exactly."""
 _MANIFEST, _METADATA = "manifest.json", "facts.json"  # names on disk, kept for the runs that have them
 _WEIGHTS = ("model", "average")  # parts that a model computes with
 _REQUIRED = ("spec", "data", "progress")
@@ -94,6 +94,11 @@ class Checkpoint:
     def file(self, part: str) -> Path:
         """The file with the tensors of one part, such as `model`."""
         return self.path / f"{part}.safetensors"
+
+    @property
+    def is_only_model(self) -> bool:
+        """Whether it has the weights alone."""
+        return bool(self.metadata.get(ONLY_MODEL))
 
     @property
     def metadata_file(self) -> Path:
@@ -198,7 +203,8 @@ def prune(folder: Path, keep: int, also: Collection[int] = ()) -> None:
 
 
 def keep_weights(path: Path) -> None:
-    """Write a checkpoint again with its weights alone: it takes a third of the space, and cannot be resumed."""
+    """Write a checkpoint again with its weights alone: it takes a third of the space, and training cannot be resumed
+    exactly from it."""
     saved = read(path, _WEIGHTS)
     if saved.names > saved.parts.keys():
         write(path.parent, saved.step, saved.parts, {**saved.metadata, ONLY_MODEL: True})
@@ -299,14 +305,17 @@ def read(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
         raise _unreadable(error, path) from None
 
 
-def newest(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that can be resumed and whose given parts are undamaged, and what is wrong with each newer
-    one that is damaged. None: there is none."""
+def newest(
+    folder: Path, parts: Collection[str] | None = None, *, or_weights: bool = False
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be resumed exactly and whose given parts are undamaged, and what is wrong with
+    each newer one that is damaged. None: there is none. With `or_weights`, one of weights alone that comes after a
+    damaged one will do."""
     failures = list[CheckpointError | Diverged]()
     for path in newest_first(folder):
         try:
             found = read(path, ())
-            if not found.metadata.get(ONLY_MODEL):
+            if not found.is_only_model or (or_weights and failures):
                 return found.with_parts(parts), list(map(str, failures))
         except (CheckpointError, Diverged) as error:
             failures.append(error)

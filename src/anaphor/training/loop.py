@@ -243,7 +243,7 @@ def resume(run: TrainingRun) -> list[str] | None:
         warn(f"{folder.folder} has no checkpoint yet: training starts at step 0")
         return None
     has_damaged_lines = folder.set_damaged_lines_aside(warn)
-    if not changes and run.experiment.initial_carry() is not None:
+    if not changes and not saved.is_only_model and run.experiment.initial_carry() is not None:
         saved.check_resumable("carry")
     restore(run, saved)
     if saved.metadata["spec"] != run.metadata["spec"] and changes and is_over(run):
@@ -273,12 +273,21 @@ def find_checkpoint(run: TrainingRun) -> checkpoint.Checkpoint | None:
     """The newest checkpoint of the run that can be resumed; damaged ones are skipped, with a warning each. None: there
     is no checkpoint yet."""
     folder = run.folder
-    saved, failures = checkpoint.newest(folder.checkpoints)
-    for line in failures:
-        run.options.warn(line if saved is None else f"{line}; skipping this checkpoint")
-    if saved is not None:
+    saved, failures = checkpoint.newest(folder.checkpoints, or_weights=not run.options.save_only_model)
+    remedy = ""
+    if saved is not None and saved.is_only_model:  # the run was finished
+        saved.check_usable()
+        remedy = (
+            f"; resuming from the weights of {saved.path} without the states of the optimizer and the random "
+            f"generators, so that the result will differ"
+        )
+    elif saved is not None:
+        remedy = "; skipping this checkpoint"
         fingerprint = run.experiment.fingerprint()
         saved.check_resumable(metadata=[name for name, value in fingerprint.items() if isinstance(value, dict)])
+    for line in failures:
+        run.options.warn(f"{line}{remedy}")
+    if saved is not None:
         return saved
     if failures:
         raise CheckpointError(
@@ -304,7 +313,8 @@ def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
         prune(run)  # weights of later steps, which will be trained again
     run.start -= state.progress.elapsed
     saved.load_into(state.model)
-    state.optimizer.load_state_dict(saved.parts["optimizer"])
+    if not saved.is_only_model:
+        state.optimizer.load_state_dict(saved.parts["optimizer"])
     state.schedule.load_state_dict(saved.metadata["schedule"])
     # As the last step had it: a validation that is missing logs it.
     state.optimizer.set_lr(run.peak_lr * state.schedule.factor(run.budget.spent(state.progress)))
@@ -313,6 +323,8 @@ def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
         state.average.load_state_dict(run.loaded_average if is_averaging(run) else None)
     if "carry" in saved.parts:
         state.carry = unflatten(run.experiment.initial_carry(), saved.parts["carry"])
+    if saved.is_only_model:
+        return
     try:
         set_random_state(saved.parts["random"], run.experiment.device)  # last, so that nothing draws in between
     except (KeyError, RuntimeError, TypeError):
@@ -686,13 +698,17 @@ def prune(run: TrainingRun) -> None:
 
 
 def prune_finished(run: TrainingRun) -> None:
-    """Keep of the best checkpoint of a run that is over its weights alone, unless it is one of the newest two: from
-    these the run can be resumed with a larger budget, also where the last one is damaged."""
+    """Keep of a run that is over the last checkpoint, from which it can be resumed with a larger budget, and one more
+    for the case that it is damaged: of the best step, or where that is the last, the one before. This one keeps its
+    weights alone."""
     best, folder = run.state.progress.best_step, run.folder.checkpoints
-    newest = [path.name for path in islice(checkpoint.newest_first(folder), NEWEST)]
-    if best is not None and not run.options.save_only_model and f"step-{best}" not in newest:
+    if run.options.save_only_model:
+        return
+    is_last = best in (None, run.state.progress.step)
+    checkpoint.prune(folder, keep=NEWEST if is_last else 1, also=() if best is None else (best,))
+    for path in islice(checkpoint.newest_first(folder), 1, None):
         with suppress(CheckpointError, Diverged):  # where it cannot be written again, it stays as it is
-            checkpoint.keep_weights(folder / f"step-{best}")
+            checkpoint.keep_weights(path)
 
 
 def read_best(run: TrainingRun) -> checkpoint.Checkpoint | None:
