@@ -1,6 +1,7 @@
 """Fair sizes: the width that a study finds is the one that counting all models finds, without drawing their weights."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -158,3 +159,28 @@ def test_what_cannot_be_matched_is_refused(lines, message, tmp_path):
     )
     with pytest.raises(ConfigError, match=message):
         read_study(tmp_path / "study.yaml").settings()
+
+
+def test_a_setting_that_refers_to_the_width_has_the_one_that_is_found(read):
+    spec = read(22_550).with_base(feedforward="$width")
+    for setting in spec.settings():
+        assert setting.run.feedforward == setting.run.width
+        assert setting.size == true_size(setting.run)
+
+
+def test_the_refusal_names_a_size_that_all_settings_can_have(read):
+    """One that a multiple of twelve heads has, and that the LSTM and the GRU come near as well."""
+    spec = read(9_000)
+    axis = spec.parameters[0]
+    settings = tuple({**given, **({"heads": 12} if "heads" in given else {})} for given in axis.settings)
+    spec = replace(spec, parameters=(replace(axis, settings=settings),))
+    with pytest.raises(ConfigError, match=r"; all settings can have about [\d,]+: write `parameters: \d+`$") as no:
+        spec.settings()
+    suggested = int(str(no.value).split()[-1].strip("`"))
+    found = replace(spec, match={**spec.match, "parameters": suggested}).settings()
+    assert all(abs(setting.size - suggested) <= 0.02 * suggested for setting in found)
+
+
+def test_where_no_size_is_near_the_refusal_says_so(read):
+    with pytest.raises(ConfigError, match="; no size near it fits all settings: with fewer heads width comes in"):
+        read(50).settings()

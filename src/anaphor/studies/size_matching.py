@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -15,50 +15,98 @@ from anaphor.config import section_of
 from anaphor.errors import ConfigError
 from anaphor.models.initialize import without_weights
 from anaphor.registry import TASKS
-from anaphor.studies.spec import find_support
+from anaphor.studies.spec import SizeMismatch, find_support
 from anaphor.training.build import build_experiment
 from anaphor.training.spec import EvaluationSection, RunSpec, TrainingSection
 
 TOLERANCE = 0.02  # largest difference, relative to the number that is asked for
 MAX_VALUE = 1 << 20  # of what is varied
 MAX_STEP = 256  # between two values that a model accepts: its width is a multiple of the number of its heads
+SUGGESTED = 4  # values on each side that are tried, to suggest a size that all settings can have
 
 
 @lru_cache(maxsize=1024)
-def match_size(run: RunSpec, by: str, parameters: int) -> tuple[RunSpec, int]:
-    """The run with the value of `by` whose number of parameters is nearest, and that number.
+def match_size(run: RunSpec, by: str, parameters: int, same: tuple[str, ...] = ()) -> tuple[RunSpec, int]:
+    """The run with the value of `by` whose number of parameters is nearest, and that number. Settings in `same` have
+    the same value.
 
     Raises:
-        ConfigError: No value comes within 2 %.
+        SizeMismatch: No value comes within 2 %.
     """
     if (init := getattr(run, "init", None)) is not None:
         raise ConfigError(f"match: the size of a model with pretrained weights is that of init={init}")
     if type(getattr(run, by, 0)) not in (int, type(None)):
         raise ConfigError(f"match: by={by} is no setting that is an integer, such as width or layers")
-    refused: list[ConfigError] = []
-    check_model(run, names_only=True)
-    fingerprint = _read_fingerprint(_DataKey(run, by))
-
-    @cache
-    def count(value: int) -> int | None:
-        """Parameters at a value; None where the model does not accept it."""
-        try:
-            changed = _with(run, by, value)
-            check_model(changed)
-            return count_parameters(changed, fingerprint)
-        except ConfigError as error:
-            refused.append(error)
-            return None
-
-    below, above = _bracket(count, parameters)
-    found = [(value, size) for value in (below, above) if value and (size := count(value)) is not None]
+    sizes = _sizes_of(run, by, same)
+    found = sizes.around(parameters)
     if not found:
-        raise refused[0] if refused else ConfigError(f"match: no {by} makes a model")
+        raise sizes.refused[0] if sizes.refused else ConfigError(f"match: no {by} makes a model")
     value, size = min(found, key=lambda one: abs(one[1] - parameters))
-    if abs(size - parameters) > TOLERANCE * parameters:
+    if not _is_near(size, parameters):
         near = [f"{by} {value} has {size:,} ({format_difference(size, parameters)})" for value, size in found]
-        raise ConfigError(f"match: no {by} has {parameters:,} parameters within 2 %: {' and '.join(near)}")
-    return _with(run, by, value), size
+        raise SizeMismatch(f"match: no {by} has {parameters:,} parameters within 2 %: {' and '.join(near)}")
+    return sizes.run_at(value), size
+
+
+def suggest_size(runs: Iterable[tuple[RunSpec, tuple[str, ...]]], by: str, parameters: int) -> str:
+    """What to do where one of these runs cannot have so many parameters: the nearest number that all can have. Each
+    comes with the settings that have the value of `by`."""
+    all_sizes = [_sizes_of(run, by, same) for run, same in runs]
+    near = {size for sizes in all_sizes for size in sizes.near(parameters)}
+    for size in sorted(near, key=lambda size: abs(size - parameters)):
+        if all(any(_is_near(other, size) for _, other in sizes.around(size)) for sizes in all_sizes):
+            return f"all settings can have about {size:,}: write `parameters: {size}`"
+    return f"no size near it fits all settings: with fewer heads {by} comes in smaller steps"
+
+
+def _is_near(size: int, parameters: int) -> bool:
+    return abs(size - parameters) <= TOLERANCE * parameters
+
+
+class _Sizes:
+    """The number of parameters of a run at each value of a setting, counted once."""
+
+    def __init__(self, run: RunSpec, by: str, same: tuple[str, ...]) -> None:
+        check_model(run, names_only=True)
+        self._run, self._names = run, (by, *same)
+        self._fingerprint = _read_fingerprint(_DataKey(run, by))
+        self._counted: dict[int, int | None] = {}
+        self.refused: list[ConfigError] = []
+        """Why values were refused that make no model."""
+
+    def run_at(self, value: int) -> RunSpec:
+        changes: dict[str, Any] = dict.fromkeys(self._names, value)
+        return replace(self._run, **changes)
+
+    def count(self, value: int) -> int | None:
+        """Parameters at a value; None where the model does not accept it."""
+        if value not in self._counted:
+            try:
+                check_model(changed := self.run_at(value))
+                self._counted[value] = count_parameters(changed, self._fingerprint)
+            except ConfigError as error:
+                self.refused.append(error)
+                self._counted[value] = None
+        return self._counted[value]
+
+    def around(self, parameters: int) -> list[tuple[int, int]]:
+        """The two values on both sides of a number of parameters, each with its own number; fewer at an end."""
+        values = _bracket(self.count, parameters)
+        return [(value, size) for value in values if value and (size := self.count(value)) is not None]
+
+    def near(self, parameters: int) -> list[int]:
+        """Sizes of the values around a number of parameters, some on each side."""
+        found = dict(self.around(parameters))
+        for _ in range(SUGGESTED if found else 0):
+            for value in (_previous(self.count, min(found) - 1, 0), _next(self.count, max(found) + 1)):
+                if value and (size := self.count(value)) is not None:
+                    found[value] = size
+        return list(found.values())
+
+
+@lru_cache(maxsize=256)
+def _sizes_of(run: RunSpec, by: str, same: tuple[str, ...]) -> _Sizes:
+    return _Sizes(run, by, same)
 
 
 def format_difference(size: int, parameters: int) -> str:
@@ -103,11 +151,6 @@ def _previous(count: Callable[[int], int | None], value: int, end: int) -> int:
     return next((one for one in range(value - 1, end, -1) if count(one) is not None), end)
 
 
-def _with(run: RunSpec, by: str, value: int) -> RunSpec:
-    changes: dict[str, Any] = {by: value}
-    return replace(run, **changes)
-
-
 def count_parameters(run: RunSpec, fingerprint: dict[str, Any]) -> int:
     """The number of parameters of a run's model, built without memory or values for its weights. `fingerprint` has what
     the model must know of its data, such as the vocabulary, as a checkpoint has it."""
@@ -142,7 +185,8 @@ def _read_fingerprint(key: _DataKey) -> dict[str, Any]:
     except ConfigError:
         for value in range(1, MAX_STEP + 1):  # the usual size may not go with the number of heads
             with suppress(ConfigError):
-                check_model(changed := _with(key.run, key.by, value))
+                changes: dict[str, Any] = {key.by: value}
+                check_model(changed := replace(key.run, **changes))
                 return dict(build_experiment(changed).fingerprint())
         raise
 

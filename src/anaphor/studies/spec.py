@@ -39,6 +39,10 @@ REQUIRED = {"init": "--init, a run or a folder of transformers with pretrained w
 """Flags that give what a study may require."""
 
 
+class SizeMismatch(ConfigError):
+    """A setting cannot have the number of parameters that all are to have."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting of a study: its value on each axis, and the run that it stands for, for any seed."""
@@ -315,6 +319,21 @@ class StudySpec:
         self, parameters: Mapping[str, Any], given: Mapping[str, Any], tuned: Mapping[str, Any] | None = None
     ) -> Setting:
         """The run of one setting: the recipe, overridden by the base, overridden by what is given."""
+        labels, values = {**parameters, **(tuned or {})}, self._complete(given)
+        try:
+            run, same = self._make_run(values)
+            if not self.match:
+                return Setting(dict(parameters), run, dict(tuned or {}))
+            match_size = import_object("anaphor.studies.size_matching:match_size")  # imports torch
+            run, size = match_size(run, self.match["by"], self.match["parameters"], same)
+        except SizeMismatch as error:
+            raise self.error_at(labels, ConfigError(f"{error}; {self._suggest_size()}")) from None
+        except ConfigError as error:
+            raise self.error_at(labels, error) from None
+        return Setting(dict(parameters), run, dict(tuned or {}), size)
+
+    def _complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings of a run whose own ones are given."""
         kind = self.definition.run_spec
         merged = self._merge(self.base, given)
         values = self._read_recipe(merged.pop("recipe", None))
@@ -324,22 +343,24 @@ class StudySpec:
             if merged.get(name) is None:
                 flag = REQUIRED.get(name, f"--set {name}=VALUE")
                 raise ConfigError(f"study {self.name!r} has no {name} of its own: give it with {flag}")
-        values = self._merge(
+        return self._merge(
             values, {name: tuple(value) if isinstance(value, list) else value for name, value in merged.items()}
         )
-        try:
-            values = {name: _resolve_reference(name, value, values) for name, value in values.items()}
-            return self._match_size(Setting(dict(parameters), kind(**values), dict(tuned or {})))
-        except ConfigError as error:
-            raise self.error_at({**parameters, **(tuned or {})}, error) from None
 
-    def _match_size(self, setting: Setting) -> Setting:
-        """The setting with the width, or whatever the study matches by, that gives its size."""
-        if not self.match:
-            return setting
-        match_size = import_object("anaphor.studies.size_matching:match_size")  # imports torch
-        run, size = match_size(setting.run, self.match["by"], self.match["parameters"])
-        return replace(setting, run=run, size=size)
+    def _make_run(self, values: Mapping[str, Any]) -> tuple[RunSpec, tuple[str, ...]]:
+        """A run, before its size is matched, and the settings that refer to what is matched, such as `$width`."""
+        matched = f"${self.match['by']}" if self.match else None
+        same = tuple(name for name, value in values.items() if value == matched)
+        given = {name: _resolve_reference(name, values[name], values) for name in values if name not in same}
+        return self.definition.run_spec(**given), same
+
+    def _suggest_size(self) -> str:
+        """What to do where a setting cannot have the size of all."""
+        suggest_size = import_object("anaphor.studies.size_matching:suggest_size")
+        first = {name: value for axis in self.tune for name, value in axis.settings[0].items()}
+        runs = [self._make_run(self._complete({**given, **first})) for _, given in self._combinations()]
+        suggestion: str = suggest_size(runs, self.match["by"], self.match["parameters"])
+        return suggestion
 
     def _refuse_other_tasks(self, given: Mapping[str, Any]) -> None:
         """Raise for a setting of another task, and name the task."""
