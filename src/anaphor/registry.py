@@ -172,6 +172,15 @@ VERBS = Registry(
         "models": Verb("list model presets, with their size and the size of their state", "anaphor.cli.models:run"),
     },
 )
+RECURRENCES = {
+    "retention": "anaphor.mixers.recurrences.retention:RetentionSpec",
+    "gla": "anaphor.mixers.recurrences.gla:GLASpec",
+    "delta": "anaphor.mixers.recurrences.delta:DeltaSpec",
+    "gated-delta": "anaphor.mixers.recurrences.gated_delta:GatedDeltaSpec",
+    "mamba2": "anaphor.mixers.recurrences.mamba2:Mamba2Spec",
+    "rwkv7": "anaphor.mixers.recurrences.rwkv7:RWKV7Spec",
+}
+"""Recurrences that are computed in parallel. Each is a mixer, and a language model of four such layers in blocks."""
 MIXERS = Registry(
     "mixer",
     {
@@ -183,6 +192,7 @@ MIXERS = Registry(
         "qrnn": "anaphor.mixers.linear:QRNNSpec",
         "attention": "anaphor.mixers.attention.layer:AttentionSpec",
         "linear": "anaphor.mixers.linear:LinearSpec",
+        **RECURRENCES,
         "low-rank": "anaphor.mixers.noncausal:LowRankSpec",
         "svd": "anaphor.mixers.noncausal:SVDSpec",
         "pooled": "anaphor.mixers.noncausal:PooledSpec",

@@ -30,6 +30,12 @@ def table() -> dict[str, MixerSpec]:
         f"linear-{name}": mixer_spec("linear", width=WIDTH, heads=2, feature_map=name, chunk=3) for name in FEATURE_MAPS
     }
     specs |= {
+        "delta-product": mixer_spec("delta", width=WIDTH, heads=2, num_householder=3, allow_neg_eigval=True, chunk=4),
+        "gated-delta-by-channel": mixer_spec("gated-delta", width=WIDTH, heads=2, channel_decay=True, short_conv=3),
+        "mamba2-rotated": mixer_spec("mamba2", width=WIDTH, heads=2, d_state=6, data_dependent_rope=True, short_conv=4),
+        "gla-in-chunks": mixer_spec("gla", width=WIDTH, heads=1, chunk=8, short_conv=2),
+    }
+    specs |= {
         f"attention-{name}": AttentionSpec(width=WIDTH, heads=2, **options)
         for name, options in {
             "query": {"combine": "query"},

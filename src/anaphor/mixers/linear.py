@@ -24,6 +24,7 @@ from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.layers import linear
+from anaphor.mixers.short_convolution import MAX_KERNEL_SIZE, join_past
 from anaphor.mixers.spec import (
     ConvolutionOptions,
     LinearOptions,
@@ -141,9 +142,6 @@ class Linear(Mixer):
         return self.out(y.transpose(1, 2).flatten(2).to(x.dtype)), state
 
 
-MAX_KERNEL_SIZE = 64
-
-
 class QRNNState(NamedTuple):
     """State of a QRNN."""
 
@@ -214,26 +212,15 @@ class QRNN(Mixer):
         x = span.zero_padding(x)  # no gradient may come back from values in padding
         if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
             x = x.to(torch.get_autocast_dtype(x.device.type))  # before it is copied for each token of the kernel
-        windows, inputs = self._windows(x, state.inputs, span)
+        joined, inputs = join_past(x, state.inputs, span)
+        # The last `kernel_size` inputs of each token [B, T, kernel_size D].
+        windows = torch.cat([joined[:, age : age + span.count] for age in range(self.kernel_size)], dim=-1)
         gate_inputs = linear(windows, self._drop_weights(), self.project.bias, self.training)
         if span.has_padding:  # a forget gate of one: the cell is kept, and nothing is added
             z, f, o = gate_inputs.chunk(3, dim=-1)
             gate_inputs = torch.cat((z, f.masked_fill(~span.valid[..., None], torch.inf), o), dim=-1)
         y, cell = scan_qrnn(gate_inputs, state.cell, self.gates, self.states)
         return y, QRNNState(cell, inputs)
-
-    def _windows(self, x: Tensor, past: Tensor, span: Span) -> tuple[Tensor, Tensor]:
-        """The last `kernel_size` inputs of each token [B, T, kernel_size D], and those that the next tokens need."""
-        if self.kernel_size == 1:
-            return x, past
-        joined = torch.cat((past.to(x.dtype), x), dim=1)
-        earlier = [joined[:, shift : shift + span.count] for shift in range(past.shape[1])]
-        windows = torch.cat((*earlier, x), dim=-1)
-        newest = joined[:, span.count :]
-        if span.has_padding:
-            places = span.lengths[:, None] + torch.arange(past.shape[1], device=x.device)
-            newest = joined.gather(1, places.long()[..., None].expand(-1, -1, x.shape[-1]))
-        return windows, newest.to(past.dtype, copy=True)  # a view would keep all inputs in memory
 
     def _drop_weights(self) -> Tensor:
         """The weights of one call; weight drop draws a new mask at every call."""

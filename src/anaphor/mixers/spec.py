@@ -22,11 +22,17 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectionOptions:
-    """Options of mixers with queries, keys and values. In every class of options None is the mixer's own default."""
+class HeadCountOptions:
+    """Options of mixers with heads. In every class of options None is the mixer's own default."""
 
     heads: int | None = None
-    """Number of attention heads."""
+    """Number of heads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionOptions(HeadCountOptions):
+    """Options of mixers with queries, keys and values."""
+
     bias: bool | None = None
     """Bias in the projections of attention."""
 
@@ -96,7 +102,52 @@ class ConvolutionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerOptions(HeadOptions, ReachOptions, ConvolutionOptions, RecurrentOptions, LinearOptions):
+class MemoryOptions(HeadCountOptions):
+    """Options of recurrences whose state is a matrix for each head."""
+
+    expand_v: float | None = None
+    """Width of the values of such a recurrence as a multiple of the width of its keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaOptions(MemoryOptions):
+    """Options of the delta rule."""
+
+    allow_neg_eigval: bool | None = None
+    """Let a delta rule have eigenvalues from -1 to 1 in place of 0 to 1."""
+    num_householder: int | None = None
+    """Steps of the delta rule for each token (Householder products)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecayOptions:
+    """Options of recurrences with a choice of decays."""
+
+    channel_decay: bool | None = None
+    """Give each channel of the keys of gated-delta a decay of its own, not each head (Kimi Delta Attention)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpaceOptions(HeadCountOptions):
+    """Options of state space layers."""
+
+    d_state: int | None = None
+    """State dimension of each channel of mamba2."""
+    data_dependent_rope: bool | None = None
+    """Rotate the state of mamba2 by angles that depend on the tokens (Mamba-3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions(
+    HeadOptions,
+    ReachOptions,
+    ConvolutionOptions,
+    RecurrentOptions,
+    LinearOptions,
+    DeltaOptions,
+    DecayOptions,
+    StateSpaceOptions,
+):
     """Every option that only some mixers have. A model passes each one to the layers that have it."""
 
 

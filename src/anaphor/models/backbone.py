@@ -15,9 +15,10 @@ from anaphor.config import look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.layer import Attention, CrossAttention, CrossAttentionSpec, Source
 from anaphor.mixers.attention.position import RelativeBuckets
-from anaphor.mixers.base import DROPOUTS, Mixer, Span
+from anaphor.mixers.base import DROPOUTS, Mixer, Span, count_bytes
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.layers import LayerNorm, Linear
+from anaphor.mixers.short_convolution import ShortConvolution, check_short_conv
 from anaphor.mixers.spec import MixerSpec, check_probability
 from anaphor.typecheck import check_types
 
@@ -42,6 +43,8 @@ class BlockSpec:
 
     mixer: MixerSpec
     """The mixer."""
+    short_conv: int = 0
+    """Kernel size of the short convolution before the mixer; 0 means none."""
     cross: CrossAttentionSpec | None = None
     """Cross-attention after the mixer; None means none."""
     norm: str = "before"
@@ -65,6 +68,7 @@ class BlockSpec:
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_short_conv(short_conv=self.short_conv)
         look_up(NORMS, self.norm, "norm")
         look_up(ACTIVATIONS, self.activation, "activation")
         if self.feedforward is not None and self.feedforward < 1:
@@ -170,6 +174,27 @@ class CrossState(NamedTuple):
     source: Source
 
 
+class ConvolvedState(NamedTuple):
+    """State of a mixer behind a short convolution."""
+
+    mixer: Any
+    """State of the mixer."""
+    inputs: Tensor
+    """[B, kernel size - 1, D]: the newest inputs of the convolution."""
+
+
+def mixer_state(state: Any) -> Any:
+    """The mixer's part of the state of a block."""
+    return mixer_state(state.mixer) if isinstance(state, CrossState | ConvolvedState) else state
+
+
+def replace_mixer_state(state: Any, own: Any) -> Any:
+    """The state of a block with another one for its mixer."""
+    if isinstance(state, CrossState | ConvolvedState):
+        return state._replace(mixer=replace_mixer_state(state.mixer, own))
+    return own
+
+
 class Block(nn.Module):
     """One layer: a mixer and, if wanted, cross-attention and a feed-forward network, each in a sublayer."""
 
@@ -183,6 +208,7 @@ class Block(nn.Module):
         if self.width_in != spec.mixer.width:
             self.in_proj = nn.Linear(self.width_in, spec.mixer.width, bias=False)
         self.mixer = spec.mixer.build()
+        self.convolution = ShortConvolution(spec.mixer.width, spec.short_conv) if spec.short_conv else None
         self.mixer_sublayer = Sublayer(spec, spec.mixer.width, width)
         self.cross: CrossAttention | None = None
         if spec.cross is not None:
@@ -201,18 +227,24 @@ class Block(nn.Module):
     def initial_state(self, like: Tensor, source: Tensor | None = None, lengths: Tensor | None = None) -> Any:
         """State before the first token. `source` [B, S, D] is what it attends to, with `lengths` of real tokens."""
         if not self.needs_source:
-            return self.mixer.initial_state(like)
+            return self._with_inputs(self.mixer.initial_state(like), len(like))
         if source is None:
             raise ConfigError("this model needs a source: use the state that encode(source_ids, source_lengths) gives")
         if isinstance(self.mixer, SOURCE_MIXERS):
             state: Any = self.mixer.initial_state(source, lengths)
         else:
             state = self.mixer.initial_state(like)
+        state = self._with_inputs(state, len(like))
         return state if self.cross is None else CrossState(state, self.cross.initial_state(source, lengths))
+
+    def _with_inputs(self, state: Any, rows: int) -> Any:
+        return state if self.convolution is None else ConvolvedState(state, self.convolution.initial_state(rows))
 
     def state_bytes(self, tokens: int, source_tokens: int = 0) -> int:
         """Bytes of one row's state after so many tokens, with a source of so many."""
         size = self.mixer.state_bytes(source_tokens if isinstance(self.mixer, SOURCE_MIXERS) else tokens)
+        if self.convolution is not None:
+            size += count_bytes(self.convolution.initial_state(1))
         return size if self.cross is None else size + self.cross.state_bytes(source_tokens)
 
     def forward(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
@@ -225,13 +257,24 @@ class Block(nn.Module):
                     f"a layer with cross-attention needs a state with a source, not {type(state).__name__}"
                 )
             state, source = state
-        mixed, state = self.mixer(self.mixer_sublayer.pre(x), state, span)
+        mixed, state = self._mix(self.mixer_sublayer.pre(x), state, span)
         x = self.mixer_sublayer.post(x, mixed)
         if self.cross is not None:
             context, source = self.cross(self.cross_sublayer.pre(x), source, span)
             x = self.cross_sublayer.post(x, context)
             state = CrossState(state, source)
         return self._feed_forward(x), state
+
+    def _mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, Any]:
+        """The mixer, with the short convolution added to its input where there is one."""
+        if self.convolution is None:
+            mixed: tuple[Tensor, Any] = self.mixer(x, state, span)
+            return mixed
+        if not isinstance(state, ConvolvedState):
+            raise ConfigError(f"a layer with a short convolution needs its own state, not {type(state).__name__}")
+        recent, inputs = self.convolution(x, state.inputs, span)
+        y, state = self.mixer(x + recent, state.mixer, span)
+        return y, ConvolvedState(state, inputs)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         if self.feedforward is None:
@@ -242,7 +285,8 @@ class Block(nn.Module):
         """Outputs of the first tokens of whole sequences, without the work for the others where the mixer is
         attention. [B, T, D] -> [B, count, D]"""
         mixer = self.mixer
-        if not isinstance(mixer, Attention) or self.cross is not None or not mixer.can_mix_first(x.shape[1]):
+        is_plain = self.cross is None and self.convolution is None
+        if not isinstance(mixer, Attention) or not is_plain or not mixer.can_mix_first(x.shape[1]):
             y: Tensor = self(x, self.initial_state(x), span)[0]
             return y[:, :count]
         if self.in_proj is not None:

@@ -12,7 +12,7 @@ from anaphor.models.seq2seq_spec import Seq2SeqSpec
 from anaphor.models.spec import option_names
 from anaphor.models.stacks import PLAIN, choose_blocks, choose_position, names_other_mixers
 from anaphor.models.text_spec import TextEncoderSpec
-from anaphor.registry import MIXERS, Registry, collect_extras
+from anaphor.registry import MIXERS, RECURRENCES, Registry, collect_extras
 
 if TYPE_CHECKING:
     from anaphor.models.image_model import ImageClassifier
@@ -40,6 +40,9 @@ PRESETS = Registry(
         "transformer": {"mixers": ("attention",), "layers": 4, "position": "sinusoidal"},
         "transformer-xl": {"mixers": ("attention",), "layers": 4, "position": "relative", "memory": 128},
         "linear": {"mixers": ("linear",), "layers": 4, "position": "sinusoidal"},
+        **{name: {"mixers": (name,), "layers": 4} for name in RECURRENCES},
+        # Three papers put a short convolution of four tokens behind the projections.
+        **{name: {"mixers": (name,), "layers": 4, "short_conv": 4} for name in ("delta", "gated-delta", "mamba2")},
         # The recurrent layer encodes positions for the attention above it.
         "hybrid": {"mixers": ("lstm", "attention"), "layers": 4, "memory": 128},
         # A course's model for separate dialogues: wide heads, a bias of the head, and a norm before

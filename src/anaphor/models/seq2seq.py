@@ -15,7 +15,7 @@ from anaphor.errors import ConfigError
 from anaphor.mixers.base import Mixer
 from anaphor.mixers.input_feeding import InputFeeding
 from anaphor.mixers.recurrent import HiddenState, LSTMState, Recurrent
-from anaphor.models.backbone import Backbone, Block, CrossState
+from anaphor.models.backbone import Backbone, Block, mixer_state, replace_mixer_state
 from anaphor.models.embedding import Embedding
 from anaphor.models.head import Head
 from anaphor.models.initialize import INIT_SCHEMES
@@ -81,14 +81,14 @@ class Bridge(nn.Module):
         """The decoder's states with those of recurrent layers replaced."""
         initial, number = [], 0
         for mixer, state in zip(decoder.mixers, states, strict=True):
-            own = state.mixer if isinstance(state, CrossState) else state
+            own = mixer_state(state)
             tensors = [self._tensors(encoded, number + n, kind) for n, (kind, _) in enumerate(_state_kinds(mixer))]
             number += len(tensors)
             if isinstance(mixer, InputFeeding):
                 own = mixer.replace_hidden(own, tensors)
             elif isinstance(mixer, Recurrent):
                 own = mixer.state_type(*(new.to(old.dtype) for new, old in zip(tensors[0], own, strict=True)))
-            initial.append(state._replace(mixer=own) if isinstance(state, CrossState) else own)
+            initial.append(replace_mixer_state(state, own))
         return tuple(initial)
 
     def _tensors(
@@ -97,7 +97,7 @@ class Bridge(nn.Module):
         if kind is None:
             return ()
         if str(number) not in self.projections:
-            return tuple(encoded.layers[number])
+            return tuple(mixer_state(encoded.layers[number]))
         hidden, *cell = self.projections[str(number)](encoded.ends).chunk(len(kind._fields), dim=-1)
         return (torch.tanh(hidden), *cell)  # a hidden state lies between -1 and 1, a cell state anywhere
 

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
-PER_LAYER = ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes")
+PER_LAYER = (
+    "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes", "layer_short_convs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ class StackOptions:
     """Added to the variance in layer norm."""
     residual: bool = True
     """Residual connection around each layer."""
+    short_conv: int = 0
+    """Kernel size of the short causal convolution of each layer (4, for example); 0 means none."""
     dropout: float = 0.0
     """Dropout probability in and after every layer, and of the embeddings."""
     dropout_kind: str = "each"
@@ -96,6 +100,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     """Dropout probability of each layer, in place of dropout, which still holds for the embeddings."""
     layer_kernel_sizes: tuple[int, ...] = ()
     """Kernel size of each layer, in place of kernel_size; it has no effect on layers other than qrnn."""
+    layer_short_convs: tuple[int, ...] = ()
+    """Kernel size of the short convolution of each layer, in place of short_conv; 0 means none."""
     causal: bool = True
     """Refuse layers that attend to later tokens; --no-causal allows them, but then there is no perplexity."""
 
@@ -161,14 +167,19 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             options["kernel_size"] = self.layer_kernel_sizes
         self._check_used(options)
         blocks, width_in = [], self.width_in
-        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout", "kernel_size"))
-        for name, width, norm, residual, dropout, kernel_size in zip(self.mixers_by_layer, *by_layer, strict=True):
+        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout", "kernel_size", "short_conv"))
+        for name, width, norm, residual, dropout, kernel_size, short_conv in zip(
+            self.mixers_by_layer, *by_layer, strict=True
+        ):
             accepted = options_of(name)
             own = {option: value for option, value in options.items() if option in accepted}
             if "dropout" in accepted:
                 own["dropout"] = dropout
             if "kernel_size" in accepted:
                 own["kernel_size"] = kernel_size
+            has_own_place = "short_conv" in accepted
+            if has_own_place:
+                own["short_conv"] = short_conv
             # With a residual connection a layer has one width throughout; without, the mixer changes it.
             mixer = mixer_spec(name, width=width if residual else width_in, width_out=width, **own)
             if self.causal and mixer.noncausal_reason is not None:
@@ -176,7 +187,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
                     f"mixer {name!r} needs the whole sequence, and would let a token attend to those it must predict: "
                     f"{mixer.noncausal_reason}; causal=False allows it"
                 )
-            blocks.append(self._block(mixer, norm, residual, dropout))
+            block = self._block(mixer, norm, residual, dropout)
+            blocks.append(block if has_own_place else dataclasses.replace(block, short_conv=short_conv))
             width_in = width
         return blocks
 
@@ -238,7 +250,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     def _derived(self) -> dict[str, Any]:
         """Values derived from other options; None for options that are replaced by one value for each layer."""
-        names = ("residual", "dropout", "kernel_size")
+        names = ("residual", "dropout", "kernel_size", "short_conv")
         replaced = {name: None for name in names if getattr(self, f"layer_{name}s")}
         return {"layers": len(self.mixers_by_layer), **replaced}
 

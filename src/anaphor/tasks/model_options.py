@@ -16,12 +16,21 @@ if TYPE_CHECKING:
     from anaphor.models.language_model import LanguageModel
 
 REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
-    "model": ("mixers", "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes"),
+    "model": (
+        "mixers",
+        "layer_widths",
+        "layer_norms",
+        "layer_residuals",
+        "layer_dropouts",
+        "layer_kernel_sizes",
+        "layer_short_convs",
+    ),
     "width": ("layer_widths",),
     "norm": ("layer_norms",),
     "residual": ("layer_residuals",),
     "dropout": ("layer_dropouts",),
     "kernel_size": ("layer_kernel_sizes",),
+    "short_conv": ("layer_short_convs",),
 }
 """`RunSpec.replaced` of a stack of layers: what a flag says of all replaces what a file says of each."""
 
