@@ -102,7 +102,7 @@ def test_lines_of_the_same_color_have_other_styles_and_markers():
 @pytest.mark.parametrize(("lines", "is_outside"), [(2, False), (9, True)])
 def test_a_long_legend_stands_beside_the_lines(monkeypatch, tmp_path, lines, is_outside):
     found = []
-    monkeypatch.setattr(draw, "_save", lambda figure, path: found.append(figure) or path)
+    monkeypatch.setattr(draw, "_save", lambda figure, paths: found.append(figure))
     points = ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
     draw.curves({f"run {number}": points for number in range(lines)}, tmp_path / "a.png", x_label="x", y_label="y")
     (figure,) = found
@@ -111,3 +111,21 @@ def test_a_long_legend_stands_beside_the_lines(monkeypatch, tmp_path, lines, is_
     assert len(legend.get_texts()) == lines
     assert bool(legend.get_window_extent().x0 >= figure.axes[0].get_window_extent().x1) is is_outside
     assert len({(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}) == lines
+
+
+def test_a_figure_in_several_files_is_drawn_once_and_has_one_layout(tmp_path):
+    paths = draw.figure_paths(tmp_path / "run-0.5")
+    assert [path.name for path in paths] == ["run-0.5.png", "run-0.5.svg", "run-0.5.pdf"]
+    assert draw.curves({"loss": ([1, 2], [3.0, 2.0])}, *paths, x_label="epoch", y_label="loss") == paths[0]
+    starts = (b"\x89PNG", b"<?xml", b"%PDF")
+    assert all(path.read_bytes().startswith(start) for path, start in zip(paths, starts, strict=True))
+    assert draw.figure_lines([*paths, tmp_path / "other.png"]) == [f"{paths[0]}, .svg, .pdf", f"{tmp_path}/other.png"]
+
+
+@pytest.mark.parametrize(("lowest", "colors"), [(0.0, "Blues"), (-1.0, "viridis")])
+def test_attention_has_one_color_scale(monkeypatch, tmp_path, lowest, colors):
+    """Those of `heat_maps`."""
+    found = []
+    monkeypatch.setattr(draw, "_save", lambda figure, paths: found.append(figure))
+    draw.heat_map([[lowest, 0.5], [math.nan, 1.0]], tmp_path / "a.png", rows="ab", columns="cd")
+    assert found[0].axes[0].get_images()[0].get_cmap().name == colors

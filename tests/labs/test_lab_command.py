@@ -52,7 +52,7 @@ def test_people_get_claim_numbers_verdict_and_the_path_of_the_figure(capsys, tmp
     assert "h = 256" in shown
     assert "holds: yes" in shown
     assert f"wrote {tmp_path / 'figures' / 'scaling.png'}" in shown
-    assert (tmp_path / "figures" / "scaling.png").is_file()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"scaling.png", "scaling.svg", "scaling.pdf"}
 
 
 @pytest.mark.needs("trace")

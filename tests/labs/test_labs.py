@@ -42,7 +42,9 @@ def test_every_lab_draws_from_its_numbers_alone(outcomes, name, tmp_path):
     plain = json.loads(json.dumps(outcomes[name].to_plain()))
     written = LABS[name].draw(Outcome(name, plain["claim"], (), plain["numbers"]), tmp_path / "figures")
     assert written
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert {path.suffix for path in written} == set(starts)
+    assert all(path.read_bytes().startswith(starts[path.suffix]) for path in written)
 
 
 def test_a_claim_without_checks_does_not_hold():

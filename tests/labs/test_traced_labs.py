@@ -80,3 +80,11 @@ def test_a_graph_wider_than_a_page_is_drawn_from_top_to_bottom():
     assert layout.wide < 1.2 * PAGE_WIDTH  # from left to right it has 2,200 points
     assert places["z_1"].y < places["z_2"].y < places["z_3"].y < places["J"].y
     assert places["o_1"].x < places["o_2"].x < places["o_3"].x
+
+
+def test_with_two_digits_the_graph_of_three_steps_is_readable_at_the_width_of_a_page():
+    graph = bptt.trace_steps(bptt.run(specs.BpttSpec()).numbers[CURVES]["network"])
+    layout = compute_layout(graph, digits=2)
+    assert layout.wide < 750, "points, at a font of 10"
+    places = {node.name: box for node, box in zip(graph.nodes, layout.boxes, strict=True)}
+    assert (places["J"].value, places["J_2"].value) == (("3.4",), ("0.31",))

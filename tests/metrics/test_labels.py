@@ -2,7 +2,7 @@
 
 import pytest
 
-from anaphor.metrics.labels import Label, label_column
+from anaphor.metrics.labels import Label, label_column, label_setting
 
 METRICS = {"loss": Label("loss", "nats per token"), "top5": Label("top-5 accuracy")}
 
@@ -29,3 +29,11 @@ def test_a_column_is_called_by_its_split_metric_and_unit(column, axis):
 
 def test_where_nothing_says_what_is_counted_it_is_items():
     assert label_column("throughput", {}, None).axis == "speed (items/s)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "axis"),
+    [("lr", "learning rate"), ("bptt", "segment length (tokens)"), ("batch_size", "batch size"), ("width", "width")],
+)
+def test_a_setting_is_called_by_words(setting, axis):
+    assert label_setting(setting).axis == axis

@@ -141,4 +141,4 @@ def test_samples_and_the_training_text_have_the_reported_metrics_too(run, tmp_pa
     found = {name.strip(): cell.strip() for name, cell in zip(header, row, strict=True)}
     for name in ("train", "cat"):
         assert float(found[name]) == pytest.approx(math.exp(float(found[f"{name} (loss)"])), rel=0.01)
-    assert "validation loss" in found
+    assert "validation loss (nats per token)" in found

@@ -134,3 +134,17 @@ def test_lengths_that_no_row_has_are_named_once_unless_settings_differ():
     assert merge_remarks([("a", said, 33), ("c", one, 60)]) == [f"with a, {said}", f"with c, {one}"]
     assert merge_remarks([("a", said, 33), ("c", "", 80)]) == [f"with a, {said}"]
     assert merge_remarks([("b", "", 5)]) == merge_remarks([]) == []
+
+
+def test_people_read_labels_with_units_and_programs_the_names(tmp_path):
+    loss = Objective(Metric("loss", "min", "loss", "nats per token"))
+    groups = [Group({"lr": 0.1, "batch_size": 8}, (1,), (2.0,))]
+    further = {"test loss": [Interval(2.5, None, None, 1)]}
+    labels = {"test loss": "test loss (nats per token)"}
+    best = {loss.title: {0}}
+    shown = write_tables(groups, {"lr": [0.1], "batch_size": [8]}, loss, further, tmp_path, best, labels)
+    units = ["validation loss (nats per token)", "±", "seeds", "test loss (nats per token)"]
+    assert cells_of(shown.splitlines()[0]) == ["learning rate", "batch size", *units]
+    names = (tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()[0].split(",")
+    assert names == ["lr", "batch_size", "validation loss", "±", "seeds", "test loss", "test loss ±"]
+    assert r"\textbf{2.000}" in (tmp_path / "table.tex").read_text(encoding="utf-8"), "the best, by its name"

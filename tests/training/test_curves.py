@@ -114,10 +114,11 @@ def test_the_command_writes_the_figures_and_names_them(text, tmp_path, capsys):
     words = ["train", "lm", "--data", str(text), "--width", "8", "--layers", "1", "--steps", "2", "--device", "cpu"]
     assert main([*words, "--out", str(out), "--no-test"]) == 0
     printed = capsys.readouterr()
-    assert f"figure: {out / 'curves.png'}\n" in printed.out
+    assert f"figure: {out / 'curves.png'}, .svg, .pdf\n" in printed.out
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "curves.svg").read_text()
-    assert RunFolder(out).read_result()["figures"] == [str(out / "curves.png"), str(out / "curves.svg")]
+    assert (out / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert RunFolder(out).read_result()["figures"] == [str(out / f"curves.{kind}") for kind in ("png", "svg", "pdf")]
 
 
 def test_figures_are_deleted_when_a_run_is_resumed(tmp_path):
@@ -133,7 +134,7 @@ def test_figures_are_deleted_when_a_run_is_resumed(tmp_path):
 def axes_of(tmp_path, monkeypatch):
     """The axes of a figure with these losses of training and validation, drawn."""
     drawn = []
-    monkeypatch.setattr("anaphor.draw._save", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("anaphor.draw._save", lambda figure, paths: drawn.append(figure))
 
     def draw(losses, epoch):
         run = RunFolder(tmp_path)
@@ -170,17 +171,17 @@ def test_a_single_validation_is_drawn_with_room_round_it(axes_of, losses, epoch)
 def test_the_axis_of_a_single_curve_names_its_split(tmp_path, monkeypatch):
     labels = []
     monkeypatch.setattr(
-        "anaphor.training.curves.curves", lambda drawn, path, *, x_label, y_label: labels.append(y_label) or path
+        "anaphor.training.curves.curves", lambda drawn, *paths, x_label, y_label: labels.append(y_label)
     )
     run = RunFolder(tmp_path)
     run.create("")
     run.log(1, epoch=1, images=10, train_loss=2.0, valid={"accuracy": 0.5, "loss": 2.1})
     draw_curves(run, TASKS["images"])
-    assert labels[::2] == ["validation accuracy", "loss (nats per image)"]
+    assert labels == ["validation accuracy", "loss (nats per image)"]
     digits = replace(TASKS["images"], metrics=(Metric("mse", "min", "mean squared error"),))
     labels.clear()
     draw_curves(run, digits)
-    assert labels[::2] == ["training loss"]
+    assert labels == ["training loss"]
 
 
 def test_axes_have_no_offset(axes_of):

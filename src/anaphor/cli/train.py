@@ -17,6 +17,7 @@ from typing import Any
 from anaphor.cli.imports import import_given
 from anaphor.cli.table import for_terminal, print_score
 from anaphor.config import look_up
+from anaphor.draw import figure_lines
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import asks_for_help, print_help, read_flags, split_argv
 from anaphor.imported_files import ImportedFile, suggest_imports
@@ -254,7 +255,7 @@ def show(result: dict[str, Any], task: TaskDefinition, options: Any) -> None:
     speed = result[f"{task.unit}_per_second"]
     speed = "" if speed is None else f", {speed:,.0f} {task.unit}/s"
     print(f"{result['parameters']:,} parameters{speed}, {result['seconds']:.0f} s")
-    for figure in result["figures"]:
+    for figure in figure_lines(result["figures"]):
         print(f"figure: {figure}")
     if result["stopped_early"]:
         print(f"stopped early at step {result['steps']:,}: validation did not improve")

@@ -6,7 +6,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ MAX_TICKS = 12  # points that fit next to each other
 MAX_INSIDE = 4  # names in a legend that leave room for the lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DPI = 160
+SUFFIXES = (".png", ".svg", ".pdf")
 PDF_SETTINGS: Any = {"pdf.fonttype": 42}  # fonts as outlines that publishers take, not as procedures
 PDF_METADATA = {"CreationDate": None}  # the same figure is the same file
 MIN_RANGE = 0.1  # of values without intervals, relative to their size: smaller differences may be noise
@@ -40,10 +41,23 @@ def line_style(number: int) -> dict[str, Any]:
     }
 
 
+def figure_paths(stem: Path) -> list[Path]:
+    """The files of a figure: PNG to look at, SVG for a page, PDF for a paper."""
+    return [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+
+
+def figure_lines(paths: Iterable[Path | str]) -> list[str]:
+    """A line of text for each figure: its first file and the suffixes of the others, as in `curves.png, .svg, .pdf`."""
+    figures: dict[Path, list[Path]] = {}
+    for path in map(Path, paths):
+        figures.setdefault(path.with_suffix(""), []).append(path)
+    return [", ".join([str(first), *(path.suffix for path in others)]) for first, *others in figures.values()]
+
+
 def curves(
     series: Mapping[str, tuple[Sequence[float] | NDArray[Any], Sequence[float] | NDArray[Any]]],
     path: Path,
-    *,
+    *further: Path,
     x_label: str,
     y_label: str,
     title: str = "",
@@ -51,7 +65,8 @@ def curves(
     log_y: bool = False,
     integer_x: bool = False,
 ) -> Path:
-    """One line per named (x, y); `integer_x` puts ticks at integers only. The suffix chooses PNG, SVG or PDF."""
+    """One line per named (x, y); `integer_x` puts ticks at integers only. The suffix chooses PNG, SVG or PDF; `further`
+    files have the same figure. Returns the first path."""
     figure, axes = _canvas()
     for index, (name, (x, y)) in enumerate(series.items()):
         # Few points are marked; a single one would not be visible otherwise.
@@ -78,7 +93,8 @@ def curves(
         figure.legend(loc="outside right upper", frameon=False)
     elif len(series) > 1:
         axes.legend(frameon=False)
-    return _save(figure, path)
+    _save(figure, (path, *further))
+    return path
 
 
 def heat_map(
@@ -92,14 +108,17 @@ def heat_map(
     title: str = "",
     label: str = "",
 ) -> Path:
-    """A matrix as a heat map with a color bar. NaN cells stay white."""
+    """A matrix as a heat map with a color bar, in the colors of attention maps unless values are negative. NaN cells
+    stay white."""
     figure, axes = _canvas()
-    image = axes.imshow(values, cmap="viridis", aspect="auto")
+    is_signed = any(value < 0 for row in values for value in row)
+    image = axes.imshow(values, cmap="viridis" if is_signed else "Blues", aspect="auto")
     axes.set_xticks(range(len(columns)), labels=list(columns), rotation=45, ha="right")
     axes.set_yticks(range(len(rows)), labels=list(rows))
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
     figure.colorbar(image, label=label)
-    return _save(figure, path)
+    _save(figure, [path])
+    return path
 
 
 @dataclass(frozen=True)
@@ -154,9 +173,7 @@ def heat_maps(
         figure.colorbar(image, ax=axes, label=label, shrink=0.8 if lines == 1 else 0.5)
     figure.supxlabel(x_label, fontsize=10)
     figure.supylabel(y_label, fontsize=10)
-    for path in paths:
-        _save(figure, path, dpi)
-        figure.set_layout_engine("none")  # keep the layout of the first file
+    _save(figure, paths, dpi)
 
 
 def _fill(axes: Any, panel: Panel, columns_max: int, rows_max: int) -> Any:
@@ -408,20 +425,20 @@ def save_all(figure: Any, paths: Sequence[Path], remark: str) -> None:
         figure.supxlabel(textwrap.fill(remark, int(14 * figure.get_figwidth())), fontsize=8)
     for text in figure.findobj(Text):
         text.set_parse_math(False)
-    for path in paths:
-        _save(figure, path)
+    _save(figure, paths)
 
 
-def _save(figure: Any, path: Path, dpi: int = DPI) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _save(figure: Any, paths: Sequence[Path], dpi: int = DPI) -> None:
     from matplotlib import rc_context
 
-    kind = path.suffix[1:]
-    with warnings.catch_warnings(), rc_context(PDF_SETTINGS):
-        # Characters missing from the font are drawn as boxes, which the reader sees.
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        drawn = io.BytesIO()  # a signal while it is drawn leaves no half of a file
-        figure.savefig(drawn, dpi=dpi, format=kind, metadata=PDF_METADATA if kind == "pdf" else None)
-    with open(open_file(path), "wb") as file:
-        file.write(drawn.getbuffer())
-    return path
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = path.suffix[1:]
+        with warnings.catch_warnings(), rc_context(PDF_SETTINGS):
+            # Characters missing from the font are drawn as boxes, which the reader sees.
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+            drawn = io.BytesIO()  # a signal while it is drawn leaves no half of a file
+            figure.savefig(drawn, dpi=dpi, format=kind, metadata=PDF_METADATA if kind == "pdf" else None)
+        with open(open_file(path), "wb") as file:
+            file.write(drawn.getbuffer())
+        figure.set_layout_engine("none")  # all files have the layout of the first

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.draw import Panel, heat_maps
+from anaphor.draw import Panel, figure_paths, heat_maps
 from anaphor.draw.cells import Annotated, annotated_heat_maps
 
 MAX_NUMBERS = 20
 """Classes up to which cells of the confusion matrix have numbers."""
-ENDINGS = (".png", ".svg")
 
 
 def draw_confusion(numbers: NDArray[Any], classes: Sequence[str], stem: Path) -> list[Path]:
     """True class by predicted class, as shares of the true class."""
-    paths = [stem.with_suffix(ending) for ending in ENDINGS]
+    paths = figure_paths(stem)
     shares = numbers / np.maximum(numbers.sum(1, keepdims=True), 1)
     names = [shorten(name) for name in classes]
     labels: dict[str, Any] = {

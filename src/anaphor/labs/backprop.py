@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.draw import figure_paths
 from anaphor.labs.lab import CURVES, Outcome, at_most, equal, true
 from anaphor.labs.specs import BackpropSpec
 from anaphor.trace import Graph, trace
@@ -178,4 +179,4 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """The three graphs with value and gradient at every node."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = graphs(outcome.numbers[CURVES]["inputs"])
-    return [path for name, graph in drawn.items() for path in graph.draw(folder / f"{name}.png")]
+    return [path for name, graph in drawn.items() for path in graph.draw(*figure_paths(folder / name))]

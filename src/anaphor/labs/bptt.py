@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anaphor.draw import figure_paths
 from anaphor.draw.cells import Annotated, annotated_heat_maps
 from anaphor.labs.lab import CURVES, Outcome, at_most
 from anaphor.labs.specs import BpttSpec
@@ -197,7 +198,10 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     texts = [[f"{value:.2f}" if i <= t else "0" for i, value in enumerate(row)] for t, row in enumerate(norms)]
     panel = Annotated("‖∂J_t/∂h_i‖", shown, 0.0, float(norms.max()), texts)
     labels = {"x_label": "state", "y_label": "loss", "label": "gradient norm"}
-    path, remark = folder / "bptt-gradients.png", "Gray: a loss does not depend on later states."
-    annotated_heat_maps([panel], [path], rows=rows, columns=columns, remark=remark, **labels)
+    paths, remark = figure_paths(folder / "bptt-gradients"), "Gray: a loss does not depend on later states."
+    annotated_heat_maps([panel], paths, rows=rows, columns=columns, remark=remark, **labels)
     network = outcome.numbers[CURVES]["network"]
-    return [path] if network is None else [path, *trace_steps(network).draw(folder / "bptt.png")]
+    if network is None:
+        return paths
+    # With two digits the graph is readable at the width of a page.
+    return [*paths, *trace_steps(network).draw(*figure_paths(folder / "bptt"), digits=2)]

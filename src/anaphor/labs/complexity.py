@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.draw import Line, bands
+from anaphor.draw import Line, bands, figure_paths
 from anaphor.inspect import recorded
 from anaphor.labs.lab import CURVES, MEASURED, NOT_MEASURED, Check, Outcome, at_least, at_most, between, equal
 from anaphor.labs.measures import (
@@ -284,9 +284,10 @@ def against_width(spec: ComplexitySpec) -> dict[str, dict[str, Any]]:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Time and memory against length on log-log axes: the slope of a line is its exponent."""
-    data, paths = outcome.numbers[CURVES], [folder / "complexity-time.png", folder / "complexity-memory.png"]
+    data = outcome.numbers[CURVES]
+    figures = [figure_paths(folder / f"complexity-{name}") for name in ("time", "memory")]
     units = (("seconds", "processor time (ms)", 1e-3), ("bytes", "peak memory (MiB)", 2**20))
-    for path, (key, label, unit) in zip(paths, units, strict=True):
+    for paths, (key, label, unit) in zip(figures, units, strict=True):
         lines = [Line(name, data["lengths"], [value / unit for value in y]) for name, y in data[key].items()]
-        bands({"": lines}, [path], x_label="sequence length n", y_label=label, log_x=True, log_y=True)
-    return paths
+        bands({"": lines}, paths, x_label="sequence length n", y_label=label, log_x=True, log_y=True)
+    return [path for paths in figures for path in paths]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from anaphor.data.batches import Stream
 from anaphor.data.tokenizer import Word
-from anaphor.draw import Line, bands
+from anaphor.draw import Line, bands, figure_paths
 from anaphor.labs.lab import CURVES, Check, Outcome, equal
 from anaphor.labs.specs import ConceptsSpec
 from anaphor.labs.unroll import train_power
@@ -354,7 +354,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     if ratios is None:
         return []
     lines = [Line(name, LENGTHS, values) for name, values in ratios.items()]
-    path = folder / "concepts-reach.png"
+    paths = figure_paths(folder / "concepts-reach")
     label = "gradient norm, first token / last token"
-    bands({"": lines}, [path], x_label="sequence length", y_label=label, log_x=True, log_y=True)
-    return [path]
+    bands({"": lines}, paths, x_label="sequence length", y_label=label, log_x=True, log_y=True)
+    return paths

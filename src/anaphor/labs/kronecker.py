@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anaphor.draw import Panel, heat_maps
+from anaphor.draw import Panel, figure_paths, heat_maps
 from anaphor.inspect import recorded
 from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, equal, true
 from anaphor.labs.specs import KroneckerSpec
@@ -139,6 +139,6 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     tokens, features = range(1, len(data["A"]) + 1), len(data["M"]) // len(data["A"])
     rows, columns = ([f"{name}{token}" for token in tokens] * features for name in "yx")
     labels = {"x_label": "entry of vec(X), feature by feature", "y_label": "entry of vec(Y)", "label": "weight"}
-    path = folder / "kronecker.png"
-    heat_maps(panels, [path], across=3, rows=rows, columns=columns, **labels)
-    return [path]
+    paths = figure_paths(folder / "kronecker")
+    heat_maps(panels, paths, across=3, rows=rows, columns=columns, **labels)
+    return paths

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anaphor.data.embedded import read_reference
-from anaphor.draw import Line, bands, curves
+from anaphor.draw import Line, bands, curves, figure_paths
 from anaphor.inspect import attention_maps
 from anaphor.labs.lab import CURVES, MEASURED, NOT_MEASURED, Check, Outcome, at_least, at_most, equal
 from anaphor.labs.measures import LINEAR, MIN_RUN, count_flops, fit_power, processor_seconds
@@ -225,7 +225,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     data = outcome.numbers[CURVES]
     spectra = {name: (range(1, len(values) + 1), values) for name, values in data["spectra"].items()}
     times = [Line(name, data["lengths"], [1e3 * value for value in y]) for name, y in data["times"].items()]
-    paths = [folder / "low-rank-spectra.png", folder / "low-rank-time.png"]
-    curves(spectra, paths[0], x_label="index of the singular value", y_label="singular value / largest", log_y=True)
-    bands({"": times}, paths[1:], x_label="sequence length n", y_label="processor time (ms)", log_x=True, log_y=True)
-    return paths
+    paths, time_paths = figure_paths(folder / "low-rank-spectra"), figure_paths(folder / "low-rank-time")
+    curves(spectra, *paths, x_label="index of the singular value", y_label="singular value / largest", log_y=True)
+    bands({"": times}, time_paths, x_label="sequence length n", y_label="processor time (ms)", log_x=True, log_y=True)
+    return [*paths, *time_paths]

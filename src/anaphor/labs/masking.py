@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.draw import Panel, heat_maps
+from anaphor.draw import Panel, figure_paths, heat_maps
 from anaphor.inspect import recorded
 from anaphor.labs.lab import CURVES, Check, Outcome, at_least, at_most, equal
 from anaphor.labs.specs import MaskingSpec
@@ -176,10 +176,10 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     maps = {name: np.array(values) for name, values in outcome.numbers[CURVES].items()}
     high = max(float(values.max()) for values in maps.values())
     tokens = [str(position) for position in range(len(next(iter(maps.values()))))]
-    path = folder / "masking.png"
+    paths = figure_paths(folder / "masking")
     panels = [
         Panel(name, np.where(values == 0, np.nan, values), 0.0, high, scale="sqrt") for name, values in maps.items()
     ]
     labels = {"x_label": "token x_u (gray: exactly zero)", "y_label": "output y_t", "label": "‖∂y_t/∂x_u‖"}
-    heat_maps(panels, [path], across=len(maps), rows=tokens, columns=tokens, **labels)
-    return [path]
+    heat_maps(panels, paths, across=len(maps), rows=tokens, columns=tokens, **labels)
+    return paths

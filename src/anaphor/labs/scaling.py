@@ -9,7 +9,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from anaphor.draw import Line, bands
+from anaphor.draw import Line, bands, figure_paths
 from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
 from anaphor.labs.specs import ScalingSpec
 from anaphor.mixers.attention.score import Dot, ScaledDot, Score
@@ -135,6 +135,6 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     data = outcome.numbers[CURVES]
     titles = {"entropy": "entropy of the softmax / log n", "gradient": "norm of the Jacobian of the softmax"}
     panels = {title: [Line(name, data["widths"], y) for name, y in data[key].items()] for key, title in titles.items()}
-    path = folder / "scaling.png"
-    bands(panels, [path], x_label="head width h", y_label="mean over queries", log_x=True)
-    return [path]
+    paths = figure_paths(folder / "scaling")
+    bands(panels, paths, x_label="head width h", y_label="mean over queries", log_x=True)
+    return paths

@@ -21,6 +21,7 @@ from scipy.optimize import linprog
 from scipy.special import logsumexp, softmax
 
 from anaphor.draw import curves as plot
+from anaphor.draw import figure_paths
 from anaphor.errors import ConfigError
 from anaphor.inspect import recorded
 from anaphor.labs.lab import CURVES, Outcome, at_least, at_most, true
@@ -220,7 +221,9 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     lengths = weights_by_key.pop("lengths")
     lines = {name: (lengths, weights) for name, weights in weights_by_key.items()}
     label = "norm of the query / norm of the solution"
-    return [plot(lines, folder / "selection.png", x_label=label, y_label="weight")]
+    paths = figure_paths(folder / "selection")
+    plot(lines, *paths, x_label=label, y_label="weight")
+    return paths
 
 
 def _largest_margin(K: Array, wanted: list[int], others: list[int], nearly: float) -> tuple[Array, float, Array]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from anaphor.draw import curves
+from anaphor.draw import curves, figure_paths
 from anaphor.labs.lab import CURVES, Check, Outcome, at_most, equal, true
 from anaphor.labs.specs import UnrollSpec
 from anaphor.mixers import Mixer, RNNSpec, Span
@@ -211,10 +211,11 @@ def _error(value: Tensor, expected: Tensor, scale: Tensor) -> float:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Share of the first input and gradient norm against the sequence length."""
-    paths = []
+    written: list[Path] = []
     labels = ("share of the first input", "gradient norm ‖∂h_T/∂x_1‖")
     for (key, data), label in zip(outcome.numbers[CURVES].items(), labels, strict=True):
-        path = folder / f"unroll-{'share' if key.startswith('share') else 'gradient'}.png"
+        paths = figure_paths(folder / f"unroll-{'share' if key.startswith('share') else 'gradient'}")
         lines = {name: (range(1, len(y) + 1), y) for name, y in data.items()}
-        paths.append(curves(lines, path, x_label="sequence length T", y_label=label, log_y=True))
-    return paths
+        curves(lines, *paths, x_label="sequence length T", y_label=label, log_y=True)
+        written += paths
+    return written

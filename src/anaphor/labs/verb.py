@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from anaphor.cli.table import print_line, print_table
 from anaphor.config import look_up
+from anaphor.draw import figure_lines
 from anaphor.flags import Positional, parse
 from anaphor.labs.lab import CURVES, LABS, Check, Outcome
 from anaphor.user_paths import create_folder
@@ -45,7 +46,7 @@ class Common:
     """Options of every lab."""
 
     out: Path | None = None
-    """Folder for the figures. Without it nothing is drawn."""
+    """Folder for the figures, as PNG, SVG and PDF. Without it nothing is drawn."""
     json: bool = False
     """Print one JSON value: lab, claim, holds, timing and numbers."""
 
@@ -157,7 +158,7 @@ def print_outcome(outcome: Outcome, written: Sequence[Path]) -> None:
         failed = f"{timed.count(False)} of {len(timed)} checks of the time failed" if not all(timed) else ""
         note = outcome.timing_note or failed
         console.print(f"timing: {outcome.timing}{f' ({note})' if note else ''}", markup=False, soft_wrap=True)
-    for path in written:
+    for path in figure_lines(written):
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 

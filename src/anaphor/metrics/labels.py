@@ -23,6 +23,22 @@ class Label:
         return f"{self.text} ({self.unit})" if self.unit else self.text
 
 
+SETTINGS: Mapping[str, Label] = {
+    "lr": Label("learning rate"),
+    "layer_lr": Label("learning rate factors of layers"),
+    "bptt": Label("segment length", "tokens"),
+    "memory": Label("memory", "tokens"),
+    "minutes": Label("training time", "min"),
+    "init": Label("initial weights"),
+}
+"""Settings whose flag is no word, or that have a unit; the others are called by their flag."""
+
+
+def label_setting(name: str) -> Label:
+    """What a setting of a run, or an axis of a study, is called: "lr" is the learning rate."""
+    return SETTINGS.get(name, Label(name.replace("_", " ")))
+
+
 def label_column(name: str, metrics: Mapping[str, Label], counted: str | None) -> Label:
     """The label of a column as a page has it (see `web.history.flatten_row`), or of a line of `steps.jsonl`.
 

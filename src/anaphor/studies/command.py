@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.config import look_up
+from anaphor.draw import figure_lines
 from anaphor.errors import AnaphorError, ConfigError, count_noun
 from anaphor.progress import Bar, SecondBar, duration
 from anaphor.studies.axes import format_setting
@@ -213,6 +214,6 @@ def print_result(result: dict[str, Any], options: Options) -> None:
             print(f"by {key.removeprefix('table_by_')}:\n\n{table}")
     for line in result["findings"]:
         print(line)
-    for figure in result["figures"]:
+    for figure in figure_lines(result["figures"]):
         print(f"figure: {figure}")
     print(f"study: {result['study']}")

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from anaphor.draw import Dot, Line, Scale, bands, dot_panels
+from anaphor.draw import Dot, Line, Scale, bands, dot_panels, figure_paths
 from anaphor.draw.cells import Annotated, annotated_heat_maps
 from anaphor.errors import DataError
+from anaphor.metrics.labels import label_setting
 from anaphor.metrics.statistics import confidence_interval
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.groups import Axes, Group, Objective, find_best, is_numeric, varied_axes
 
-SUFFIXES = ("png", "svg", "pdf")
 LOG_RATIO = 8  # largest over smallest value above which a scale is logarithmic
 COLOR_RANGE = 4  # times the distance of the best from the median: worse values share a color
 MIN_COLOR_SHARE = 0.2  # of a common color scale that a panel must use to share it
@@ -44,7 +44,7 @@ class View:
 
     @property
     def label(self) -> str:
-        return self.objective.metric.label if self.tested else self.objective.title
+        return self.objective.metric.axis if self.tested else self.objective.axis
 
     @property
     def scale(self) -> Scale:
@@ -101,10 +101,10 @@ def _draw_lines(views: Sequence[View], numeric: Axes, named: Axes, folder: Path)
                 title = _title(view if len(views) > 1 else None, fixed, split)
                 panels.setdefault(title, []).append(line)
                 scales[title] = view.scale
-    paths, first = _paths(folder, "study"), views[0].scale
+    paths, first = figure_paths(folder / "study"), views[0].scale
     bands(
-        panels, paths, x_label=axis, y_label=first.label, remark=_remark(views), log_x=_is_wide(values),
-        log_y=first.is_log, own_scales=scales,
+        panels, paths, x_label=label_setting(axis).axis, y_label=first.label, remark=_remark(views),
+        log_x=_is_wide(values), log_y=first.is_log, own_scales=scales,
     )  # fmt: skip
     return paths
 
@@ -131,9 +131,10 @@ def _draw_search(views: Sequence[View], axis: str, named: Axes, folder: Path) ->
             panels.setdefault(title, []).append(Line(format_setting(fixed), x, mean, low, high, joined=False))
             scales[title] = replace(view, tested=()).scale
     tried = sorted(at for line in next(iter(panels.values())) for at in line.x)
-    paths, first = _paths(folder, f"study-{axis}"), next(iter(scales.values()))
+    paths, first = figure_paths(folder / f"study-{axis}"), next(iter(scales.values()))
     bands(
-        panels, paths, x_label=axis, y_label=first.label, remark=_remark([replace(view, tested=()) for view in views]),
+        panels, paths, x_label=label_setting(axis).axis, y_label=first.label,
+        remark=_remark([replace(view, tested=()) for view in views]),
         log_x=_is_wide(tried) and tried[len(tried) // 2] < tried[-1] / 3, log_y=first.is_log, own_scales=scales,
     )  # fmt: skip
     return paths
@@ -166,10 +167,11 @@ def _draw_maps(views: Sequence[View], numeric: Axes, named: Axes, folder: Path) 
             if not np.isnan(values).all():
                 title = _title(view if len(views) > 1 else None, fixed, split)
                 panels.append(Annotated(title, values, low, high, texts, framed, label))
-    paths, remarks = _paths(folder, "study"), [_describe_bands(views[0].groups), remark, _not_drawn(views)]
+    paths, remarks = figure_paths(folder / "study"), [_describe_bands(views[0].groups), remark, _not_drawn(views)]
     annotated_heat_maps(
-        panels, paths, rows=[*map(format_value, rows)], columns=[*map(format_value, columns)], x_label=right,
-        y_label=up, label=views[0].label, remark="; ".join(filter(None, remarks)),
+        panels, paths, rows=[*map(format_value, rows)], columns=[*map(format_value, columns)],
+        x_label=label_setting(right).axis, y_label=label_setting(up).axis, label=views[0].label,
+        remark="; ".join(filter(None, remarks)),
     )  # fmt: skip
     return paths
 
@@ -191,7 +193,7 @@ def _draw_dots(views: Sequence[View], named: Axes, folder: Path) -> list[Path]:
             bounds = _bounds(found[0], view.objective) if found else (math.nan,) * 3
             singles = found[0].values if found and len(found[0].values) > 1 else ()
             panels[view.scale].append(Dot(name, *bounds, singles))
-    paths = _paths(folder, "study")
+    paths = figure_paths(folder / "study")
     dot_panels(panels, paths, _remark(views))
     return paths
 
@@ -266,7 +268,3 @@ def _not_drawn(views: Sequence[View]) -> str:
     left = [*dict.fromkeys(f"{one} ({one.note or 'no result'})" for one in views[0].all_groups if not one.is_ranked)]
     names = "; ".join(left) if len(left) <= MAX_NAMES else f"{len(left)} settings that cannot be ranked"
     return f"not drawn: {names}" if left else ""
-
-
-def _paths(folder: Path, name: str) -> list[Path]:
-    return [folder / f"{name}.{suffix}" for suffix in SUFFIXES]

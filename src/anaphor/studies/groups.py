@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from anaphor.errors import ConfigError
+from anaphor.metrics.labels import Label
 from anaphor.metrics.result import Metric
 from anaphor.metrics.statistics import (
     MIN_SEEDS,
@@ -37,6 +38,11 @@ class Objective:
     def title(self) -> str:
         """In tables and figures: `validation loss`."""
         return f"{self.split} {self.metric.label}"
+
+    @property
+    def axis(self) -> str:
+        """The title with its unit, for heads of tables and axes of figures: `validation loss (nats per token)`."""
+        return Label(self.title, self.metric.unit).axis
 
     @property
     def label(self) -> str:

@@ -13,15 +13,16 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from anaphor.draw import learning_curves
+from anaphor.draw import figure_paths, learning_curves
 from anaphor.errors import DataError
 from anaphor.files import make_folder, replace_file
+from anaphor.metrics.labels import label_setting
 from anaphor.metrics.result import Metric, training_metric
 from anaphor.metrics.statistics import MIN_SEEDS, Interval, block_bootstrap, confidence_interval
 from anaphor.plain_values import replace_nonfinite
 from anaphor.studies.axes import format_setting, format_value
 from anaphor.studies.cell import MEASURES, TEST, Cell, data_digests
-from anaphor.studies.figures import SUFFIXES, View, draw_study
+from anaphor.studies.figures import View, draw_study
 from anaphor.studies.findings import describe_findings, describe_trends
 from anaphor.studies.groups import Group, Objective, describe_block_difference, find_undistinguished
 from anaphor.studies.reported import Reported
@@ -69,7 +70,7 @@ def report(study: Study, *, force: bool = False) -> dict[str, Any]:
     columns |= tested_columns(study, settings)
     bold = {one.objective.title: find_undistinguished(one.groups, one.objective) for one in others}
     bold[objective.title] = find_undistinguished(groups, objective)
-    tables = {"table": write_tables(groups, axes, objective, columns, study.folder, bold)}
+    tables = {"table": write_tables(groups, axes, objective, columns, study.folder, bold, column_labels(spec))}
     figures = draw_study(groups, axes, objective, study.folder, make_test_groups(study, settings, notes), others)
     figures += draw_learning(study, settings)
     if choices:
@@ -177,6 +178,14 @@ def make_view(study: Study, settings: Sequence[Setting], reported: Reported) -> 
 def reported_columns(views: Sequence[View]) -> dict[str, list[TableCell]]:
     """Further metrics on validation."""
     return {view.objective.title: [interval_of(group.values) for group in view.groups] for view in views}
+
+
+def column_labels(spec: StudySpec) -> dict[str, str]:
+    """What people read instead of the names of columns: metrics with their units, and settings in words."""
+    metrics = [spec.target, *(one.metric for one in spec.reported)]
+    objectives = [Objective(metric, split) for metric in metrics for split in ("validation", "test", "training")]
+    settings = {axis.name: label_setting(axis.name).text for axis in spec.tune}
+    return {**settings, **{one.title: one.axis for one in objectives}}
 
 
 def tested_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list[TableCell]]:
@@ -376,7 +385,7 @@ def draw_learning(study: Study, settings: Sequence[Setting]) -> list[Path]:
                 curve = {epoch: value for epoch, value in values.items() if isinstance(value, int | float)}
                 if len(curve) > 1:
                     rows.setdefault(metric.axis, {}).setdefault(title, {}).setdefault(name, []).append(curve)
-    paths = [study.folder / f"learning.{suffix}" for suffix in SUFFIXES]
+    paths = figure_paths(study.folder / "learning")
     try:
         if rows:
             learning_curves(rows, paths, "epoch")

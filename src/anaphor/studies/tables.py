@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anaphor.errors import DataError
 from anaphor.files import replace_file
+from anaphor.metrics.labels import label_setting
 from anaphor.metrics.statistics import Interval, confidence_interval
 from anaphor.studies.axes import format_value
 from anaphor.studies.groups import Axes, Group, Objective, is_numeric
@@ -37,20 +38,25 @@ def write_tables(
     columns: Columns,
     folder: Path,
     best: Mapping[str, Collection[int]] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> str:
     """Write `table.md`, `table.csv` and `table.tex` to a folder. Returns the Markdown.
 
-    `best` has the rows that LaTeX shows in bold, by the title of their column.
+    People read labels with units; the columns of the CSV have the names of settings and metrics. `best` has the rows
+    that LaTeX shows in bold, by the name of their column; `labels` are what people read instead of such a name.
     """
     shown, exact = format_columns(columns), exact_columns(columns)
     right = [is_numeric(values) for values in axes.values()]
     numbers = [all(not isinstance(cell, str) for cell in cells) for cells in columns.values()]
     header, rows = build_table(groups, axes, objective, shown, shown_mean)
+    labels = {**{name: label_setting(name).text for name in axes}, objective.title: objective.axis, **(labels or {})}
+    header = [labels.get(name, name) for name in header]
+    best = {labels.get(name, name): rows for name, rows in (best or {}).items()}
     merged = merge_halves(header, rows, len(axes))
     texts = {
         "md": to_markdown(header, rows, [*right, True, True, True, *numbers]),
         "csv": to_csv(*build_table(groups, axes, objective, exact, exact_mean)),
-        "tex": to_latex(*merged, best or {}, [*right, True, True, *numbers]),
+        "tex": to_latex(*merged, best, [*right, True, True, *numbers]),
     }
     for suffix, text in texts.items():
         path = folder / f"table.{suffix}"

@@ -94,17 +94,17 @@ def node_title(node: Node, frames: Collection[str]) -> str:
     return name if name_only else f"{name}  {node.label}"
 
 
-def compute_layout(graph: Graph) -> Layout:
+def compute_layout(graph: Graph, digits: int = formatting.DIGITS) -> Layout:
     if _depth(graph) > ACROSS:
-        return _layout(graph, "TB")
-    across = _layout(graph, "LR")
+        return _layout(graph, "TB", digits)
+    across = _layout(graph, "LR", digits)
     if across.wide <= PAGE_WIDTH:
         return across
-    down = _layout(graph, "TB")
+    down = _layout(graph, "TB", digits)
     return down if down.wide < across.wide else across
 
 
-def _layout(graph: Graph, direction: str) -> Layout:
+def _layout(graph: Graph, direction: str, digits: int) -> Layout:
     import pygraphviz
 
     drawing = pygraphviz.AGraph(directed=True, strict=False)
@@ -115,7 +115,7 @@ def _layout(graph: Graph, direction: str) -> Layout:
     # Without text the layout needs no fonts and is the same on every machine.
     drawing.node_attr.update(label="", shape="box", fixedsize="true")
     frames = _frames(graph)
-    sizes = [_measure_box(graph, node, frames) for node in graph.nodes]
+    sizes = [_measure_box(graph, node, frames, digits) for node in graph.nodes]
     for node, size in zip(graph.nodes, sizes, strict=True):
         drawing.add_node(node.id, width=size.wide / 72, height=size.high / 72)
     for place, edge in enumerate(graph.edges):
@@ -133,12 +133,12 @@ def _depth(graph: Graph) -> int:
     return max(length.values())
 
 
-def _measure_box(graph: Graph, node: Node, frames: Collection[str]) -> Box:
+def _measure_box(graph: Graph, node: Node, frames: Collection[str], digits: int) -> Box:
     shown_value, shown_gradient = graph.shown(node)
-    value = tuple(formatting.format_rows(shown_value, node.exact_value))
+    value = tuple(formatting.format_rows(shown_value, node.exact_value, digits))
     gradient: tuple[str, ...] = ()
     if node.gradient is not None and shown_gradient is not None:
-        gradient = tuple(formatting.format_rows(shown_gradient, node.exact_gradient))
+        gradient = tuple(formatting.format_rows(shown_gradient, node.exact_gradient, digits))
         if not formatting.is_small(node.gradient):
             gradient = gradient[1:]  # its shape is that of the value
     title = node_title(node, frames)
@@ -232,8 +232,8 @@ MAX_PIXELS = 9_000
 """Largest side of a PNG in pixels; viewers fail on larger ones."""
 
 
-def draw_graph(graph: Graph, paths: Sequence[Path]) -> list[Path]:
-    """Write a figure or a page to each path."""
+def draw_graph(graph: Graph, paths: Sequence[Path], digits: int = formatting.DIGITS) -> list[Path]:
+    """Write a figure, whose numbers have this many significant digits, or a page to each path."""
     for path in paths:
         if path.suffix.lower() not in SUFFIXES:
             raise ConfigError(f"{path} has the suffix {path.suffix or '(none)'}: use {', '.join(SUFFIXES)}")
@@ -243,7 +243,7 @@ def draw_graph(graph: Graph, paths: Sequence[Path]) -> list[Path]:
         if path.suffix.lower() == ".html":
             write_file(path, graph.page().encode())
             continue
-        figure = figure or _figure(graph)
+        figure = figure or _figure(graph, digits)
         _save(figure, path)
     return list(paths)
 
@@ -263,11 +263,11 @@ def _save(figure: Any, path: Path) -> None:
             figure.savefig(file, dpi=dpi, format=path.suffix[1:].lower(), **more[path.suffix.lower()])
 
 
-def _figure(graph: Graph) -> Any:
+def _figure(graph: Graph, digits: int) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    layout = compute_layout(graph)
+    layout = compute_layout(graph, digits)
     key = _key(graph, layout)
     wide = max(layout.wide, sum(len(words) for words, _ in key) * KEY_LETTER) + 2 * EDGE
     high = layout.high + 2 * EDGE + LINE

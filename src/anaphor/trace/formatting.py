@@ -1,4 +1,4 @@
-"""Numbers as text and as JSON: fractions if exact, otherwise four digits."""
+"""Numbers as text and as JSON: fractions if exact, otherwise with some significant digits, by default four."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+DIGITS = 4
+"""Significant digits of a number that is no short fraction."""
 MAX_JSON = 64
 """Largest tensor that is written in full in JSON."""
 MAX_DRAWN = 16
@@ -46,7 +48,7 @@ def json_number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def format_number(value: Any) -> str:
+def format_number(value: Any, digits: int = DIGITS) -> str:
     """One number as text."""
     if isinstance(value, Fraction):
         return str(value).replace("-", "−")
@@ -56,7 +58,7 @@ def format_number(value: Any) -> str:
         return str(value).replace("-", "−")
     if math.isfinite(value) and value == int(value):
         return (f"{value:z.0f}" if abs(value) < 1e5 else f"{value:.4g}").replace("-", "−")
-    return f"{value:.4g}".replace("-", "−")
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def is_small(tensor: Tensor) -> bool:
@@ -76,21 +78,21 @@ def _squeeze(shape: list[int]) -> list[int]:
     return shape
 
 
-def format_rows(tensor: Tensor, exact: Any = None) -> list[str]:
+def format_rows(tensor: Tensor, exact: Any = None, digits: int = DIGITS) -> list[str]:
     """Lines for a drawing: a number, a vector (a, b), the rows of a matrix, or shape and norm."""
     if not is_small(tensor):
         if not tensor.is_floating_point() and not tensor.is_complex():
             return [format_shape(tensor), f"{int(tensor.min())} … {int(tensor.max())}"]
-        return [format_shape(tensor), f"norm {format_number(norm(tensor))}"]
+        return [format_shape(tensor), f"norm {format_number(norm(tensor), digits)}"]
     shape = _squeeze(list(tensor.shape))
     values: Any = tensor.detach().reshape(shape).tolist()
     if exact is not None and is_short(exact):
         values = exact.reshape(shape).tolist()
     if not shape:
-        return [format_number(values)]
+        return [format_number(values, digits)]
     if len(shape) == 1:
-        return [f"({', '.join(format_number(part) for part in values)})"]
-    cells = [[format_number(part) for part in row] for row in values]
+        return [f"({', '.join(format_number(part, digits) for part in values)})"]
+    cells = [[format_number(part, digits) for part in row] for row in values]
     if not cells or not cells[0]:
         return [format_shape(tensor)]
     widths = [max(len(row[column]) for row in cells) for column in range(shape[1])]

@@ -137,9 +137,10 @@ class Graph:
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
         return "\n".join([*map(str.rstrip, lines), f"gradients of {self.differentiated}", *self.notes])
 
-    def draw(self, *paths: Path | str) -> Sequence[Path]:
-        """Draw into files; the suffix chooses PNG, SVG, PDF or HTML (the interactive page)."""
-        return draw_graph(self, [Path(path) for path in paths])
+    def draw(self, *paths: Path | str, digits: int = formatting.DIGITS) -> Sequence[Path]:
+        """Draw into files; the suffix chooses PNG, SVG, PDF or HTML (the interactive page). Figures of large tensors
+        are narrower with fewer significant digits."""
+        return draw_graph(self, [Path(path) for path in paths], digits)
 
     def page(self) -> str:
         """The interactive page as one self-contained HTML file."""

@@ -36,9 +36,11 @@ def draw_curves(folder: RunFolder, task: TaskDefinition) -> list[Path]:
             if len(drawn) == 1:  # it has no legend
                 prefix = "train_" if "training" in drawn else "valid."
                 axis = label_column(f"{prefix}{name}", labels, task.unit).axis
-            for path in folder.curves if drawn else ():
-                named = path if name == task.metrics[0].name else path.with_stem(f"{path.stem}-{name}")
-                paths.append(curves(drawn, named, x_label=x_label, y_label=axis))
+            if drawn:
+                suffix = "" if name == task.metrics[0].name else f"-{name}"
+                files = [path.with_stem(f"{path.stem}{suffix}") for path in folder.curves]
+                curves(drawn, *files, x_label=x_label, y_label=axis)
+                paths += files
     except OSError as error:
         raise DataError(f"cannot write the curves to {folder.folder}: {error.strerror or error}") from None
     return paths

@@ -21,6 +21,8 @@ from shlex import quote
 from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, flatten_sections, look_up
+from anaphor.draw import SUFFIXES as FIGURE_SUFFIXES
+from anaphor.draw import figure_paths
 from anaphor.errors import ConfigError, DataError, Diverged, count_noun
 from anaphor.files import append_file, delete, make_folder, refuse_links, rename, replace_file
 from anaphor.imported_files import IMPORTED, import_flag
@@ -53,7 +55,7 @@ class RunFolder:
         self.result = folder / "result.json"
         self.events = folder / "events"
         self.previous = folder / "previous"
-        self.curves = (folder / "curves.png", folder / "curves.svg")
+        self.curves = figure_paths(folder / "curves")
 
     @property
     def exists(self) -> bool:
@@ -268,7 +270,7 @@ class RunFolder:
         curves = {found for path in self.curves for found in self.folder.glob(f"{path.stem}*{path.suffix}")}
         named = self.read_earlier_result().get("figures")
         names = [Path(name).name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        figures = {self.folder / name for name in names if name.endswith((".png", ".svg"))}
+        figures = {self.folder / name for name in names if name.endswith(FIGURE_SUFFIXES)}
         return curves | {path for path in figures if os.path.lexists(path)}  # not of a name that no file can have
 
     def log(self, step: int, **values: Any) -> bytes:

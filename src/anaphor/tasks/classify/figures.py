@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anaphor.draw import COLORS, new_figure, save_all, set_ticks
-from anaphor.draw.confusion import ENDINGS
+from anaphor.draw import COLORS, figure_paths, new_figure, save_all, set_ticks
 from anaphor.metrics.result import training_metric
 
 
@@ -49,6 +48,6 @@ def draw_learning(lines: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
         if len(x) == 1:
             set_ticks(top.xaxis, steps)
     axes.legend()
-    paths = [stem.with_suffix(ending) for ending in ENDINGS]
+    paths = figure_paths(stem)
     save_all(figure, paths, "")
     return paths

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from anaphor.data.images import ImageSplit
-from anaphor.draw import new_figure, save_all
-from anaphor.draw.confusion import ENDINGS, shorten
+from anaphor.draw import figure_paths, new_figure, save_all
+from anaphor.draw.confusion import shorten
 
 ACROSS, DOWN = 6, 3
 
@@ -34,7 +34,7 @@ def draw_mistakes(split: ImageSplit, logits: Tensor, stem: Path) -> list[Path]:
         one.set_title(
             f"{shorten(taken)} {float(confidence[index]):.0%}\ntrue: {shorten(true)}", fontsize=8, linespacing=1.25
         )
-    paths = [stem.with_suffix(ending) for ending in ENDINGS]
+    paths = figure_paths(stem)
     some = f"the {len(chosen)} with the highest confidence of " if len(chosen) < len(wrong) else ""
     save_all(
         figure, paths, f"mistakes on validation, {some}{len(wrong):,} of {len(split):,} images: predicted, and true"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.data.dataset import ALL, TEST, default_split
+from anaphor.draw import figure_lines
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import Result
 from anaphor.tasks.evaluations import Evaluations, Row, make_evaluations
@@ -58,7 +59,7 @@ def evaluate(
     if options.data is not None:
         lines += _describe_unknown(split, *experiment.count_tokens(split))
     lines += describe_overlap(shared)
-    yield None, [*lines, *(f"figure: {path}" for path in _draw(options, scores, experiment, split))]
+    yield None, [*lines, *(f"figure: {line}" for line in figure_lines(_draw(options, scores, experiment, split)))]
 
 
 def _stream_rows(

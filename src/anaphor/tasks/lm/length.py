@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from anaphor.draw import COLORS, curves
+from anaphor.draw import COLORS, curves, figure_paths
 from anaphor.errors import ConfigError
 from anaphor.metrics.losses import LossMeter, LossResult, LossTotal
 from anaphor.models.language_model import LanguageModel
@@ -198,10 +198,12 @@ def _curve(one: LengthScore) -> tuple[list[float], list[float]]:
 
 
 def _draw(series: dict[str, Any], path: Path, **options: Any) -> list[Path]:
-    """A figure as PNG and SVG, with logarithmic axes where values span more than a factor of ten."""
+    """A figure in all its files, with logarithmic axes where values span more than a factor of ten."""
     heights = [height for _, y in series.values() for height in y if math.isfinite(height)]
     options |= {"log_x": _is_wide([place for x, _ in series.values() for place in x]), "log_y": _is_wide(heights)}
-    return [curves(series, path.with_suffix(ending), **options) for ending in (".png", ".svg")]
+    paths = figure_paths(path)
+    curves(series, *paths, **options)
+    return paths
 
 
 def _is_wide(values: Sequence[float]) -> bool:
