@@ -3,6 +3,7 @@ tables take them from here, so that a value has one name everywhere. Imports no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,6 +33,13 @@ SETTINGS: Mapping[str, Label] = {
     "init": Label("initial weights"),
 }
 """Settings whose flag is no word, or that have a unit; the others are called by their flag."""
+
+
+def format_value(value: float) -> str:
+    """A measured value for people: four significant digits, and no exponent where the number is of common size."""
+    if not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.4g}"
+    return f"{value:.{max(3 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
 def label_setting(name: str) -> Label:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from anaphor.cli.table import for_terminal
 from anaphor.errors import count_noun
+from anaphor.metrics.labels import ITEMS, format_value
 from anaphor.web.catalog import find_differing
 
 Row = Mapping[str, Any]
@@ -90,10 +91,10 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
             "run": row["run"],
             "task": row["task"] or "",
             "status": row["status"],
-            "metric": "train loss" if is_unvalidated(row) else row["metric"] or "",
+            "metric": "training loss" if is_unvalidated(row) else row["metric"] or "",
             "step": format_step(row),
             "best": format_metric(row, "best"),
-            "last": format_loss(row["train_loss"]) if is_unvalidated(row) else format_metric(row, "last"),
+            "last": format_value(row["train_loss"]) if is_unvalidated(row) else format_metric(row, "last"),
             "parameters": format_size(row["parameters"]),
             "speed": format_speed(row),
             "age": format_age(row["age"]),
@@ -176,17 +177,12 @@ def format_step(row: Row) -> str:
 
 
 def format_metric(row: Row, name: str) -> str:
-    digits = next((one["digits"] for one in row["metrics"] if one["name"] == row["metric"]), 4)
-    return "" if row[name] is None else f"{row[name]:.{digits}f}" if abs(row[name]) < 1e9 else f"{row[name]:.3g}"
+    return "" if row[name] is None else format_value(row[name])
 
 
 def is_unvalidated(row: Row) -> bool:
     """Whether a run has trained and was not validated yet: its training loss is shown instead."""
     return row["best"] is None and row["last"] is None and row["train_loss"] is not None
-
-
-def format_loss(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def format_size(count: float | None) -> str:
@@ -199,7 +195,7 @@ def format_size(count: float | None) -> str:
 
 
 def format_speed(row: Row) -> str:
-    return "" if row["throughput"] is None else f"{row['throughput']:,.0f} {row['counted'] or 'items'}/s"
+    return "" if row["throughput"] is None else f"{format_size(row['throughput'])} {row['counted'] or ITEMS}/s"
 
 
 def format_age(seconds: float) -> str:
