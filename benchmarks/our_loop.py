@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from anaphor.errors import DataError
+from anaphor.training.step import StepMetrics
 
 
 @dataclass
@@ -17,6 +18,8 @@ class OurLoop:
     batches: Iterator[Any]
     carry: Any = None
     report: Any = None
+    on_metrics: Callable[[StepMetrics], object] | None = None
+    """Called with the metrics of each step once they were read."""
 
     def step(self) -> float | None:
         """Train on the next batch. Returns the loss that was read, which may be that of the step before."""
@@ -24,7 +27,12 @@ class OurLoop:
         previous, self.report = self.report, report
         if not self.step_once.lag:
             previous, self.report = report, None
-        return None if previous is None else float(previous.read().loss)
+        if previous is None:
+            return None
+        metrics = previous.read()
+        if self.on_metrics is not None:
+            self.on_metrics(metrics)
+        return float(metrics.loss)
 
 
 def no_dataset() -> NoReturn:

@@ -26,6 +26,8 @@ FAILED = "failed"
 """How the reason of a point begins whose step raised an error other than missing memory."""
 MORE_DATA = 100
 """Factor of the data in the estimates on paper."""
+TITLES = {"lm": "language models", "translate": "translation", "classify": "text classification"}
+"""Titles of panels, where the name of the task is no word for it."""
 WIKITEXT_2_TOKENS = 2_088_628
 TOKENS_PER_PARAMETER = 20
 ACCUMULATE = 8
@@ -219,8 +221,9 @@ def draw_figure(scaling: Scaling, path: Path) -> Path | None:
         measured = [(float(x), y) for x, y in points if y is not None]
         if measured:
             x, y = map(list, zip(*measured, strict=True))
-            panels.setdefault(cost.task, {})[cost.recipe] = (x, y)
-            units[cost.task] = f"seconds per million {cost.unit}"
+            title = TITLES.get(cost.task, cost.task)
+            panels.setdefault(title, {})[cost.recipe] = (x, y)
+            units[title] = f"seconds per million {cost.unit}"
     if not panels:
         return None
     return curve_panels(panels, path, x_label="batch size, relative to that of the recipe", y_labels=units)
@@ -375,7 +378,7 @@ def curve_panels(
     across = min(2, len(panels))
     ticks = sorted({value for series in panels.values() for x, _ in series.values() for value in x})
     lines = -(-len(panels) // across)
-    figure = new_figure(5.4 * across + 0.6, 4.6 * lines)
+    figure = new_figure(4.5 * across + 0.3, 4.2 * lines)
     axes = list(figure.subplots(lines, across, squeeze=False).flat)
     for one, (title, series) in zip(axes, panels.items(), strict=False):
         for number, (name, (x, y)) in enumerate(series.items()):
@@ -390,7 +393,13 @@ def curve_panels(
         set_log_ticks(one.yaxis)
         one.grid(alpha=0.3)
         one.legend(
-            frameon=False, fontsize=8, handlelength=3.5, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2
+            frameon=False,
+            fontsize=8,
+            handlelength=2.8,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.16),
+            ncols=2,
+            columnspacing=1,
         )
     for one in axes[len(panels) :]:
         one.set_axis_off()
