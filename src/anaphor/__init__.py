@@ -78,9 +78,9 @@ if TYPE_CHECKING:  # names for type checkers and editors; at run time they are l
     from anaphor.tasks.evaluations import Evaluation as Evaluation
     from anaphor.tasks.evaluations import Variant as Variant
     from anaphor.tasks.lm import LanguageRunSpec as LanguageRunSpec
+    from anaphor.tasks.metrics import position_metrics as position_metrics
     from anaphor.tasks.model_options import LanguageModelSection as LanguageModelSection
     from anaphor.tasks.token_experiment import TokenExperiment as TokenExperiment
-    from anaphor.tasks.token_experiment import position_metrics as position_metrics
     from anaphor.tasks.token_experiment import score_positions as score_positions
     from anaphor.tasks.translate import TranslationRunSpec as TranslationRunSpec
     from anaphor.trace import trace as trace
@@ -157,7 +157,8 @@ _PUBLIC = {
     "anaphor.studies.results": ("StudyResult",),
     "anaphor.tasks.evaluations": ("Evaluation", "Variant"),
     "anaphor.tasks.model_options": ("LanguageModelSection",),
-    "anaphor.tasks.token_experiment": ("TokenExperiment", "position_metrics", "score_positions"),
+    "anaphor.tasks.metrics": ("position_metrics",),
+    "anaphor.tasks.token_experiment": ("TokenExperiment", "score_positions"),
     "anaphor.training.callbacks": ("Callback", "EvaluationInfo", "NullCallback", "StepInfo"),
     "anaphor.training.experiment": ("Experiment", "Loss"),
     "anaphor.training.spec": ("RunSpec",),

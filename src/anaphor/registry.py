@@ -133,6 +133,19 @@ class Registry(Mapping[str, Any]):
         self._plugins.pop(name, None)
 
 
+class DatasetRegistry(Registry):
+    """Data sets. Options may follow a name: `recall:pairs=64,vocabulary=8192` is in the table if `recall` is."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(split_options(name)[0] if isinstance(name, str) else name)
+
+
+def split_options(name: str) -> tuple[str, str]:
+    """The name of a data set and its options, which are empty where there are none."""
+    base, _, options = name.partition(":")
+    return base, options
+
+
 def import_object(reference: str | Callable[..., Any]) -> Any:
     """The object behind "module:attribute"; anything else is the object itself."""
     if not isinstance(reference, str):
@@ -210,7 +223,7 @@ TASKS = Registry(
         "classify": "anaphor.tasks.classify:TASK",
     },
 )
-DATASETS = Registry(
+DATASETS = DatasetRegistry(
     "data set",
     {
         "python-reference": "anaphor.data.datasets:PYTHON_REFERENCE",
@@ -226,8 +239,21 @@ DATASETS = Registry(
         "cifar-10": "anaphor.data.datasets:CIFAR_10",
         "negation": "anaphor.data.datasets:NEGATION",
         "sst2": "anaphor.data.datasets:SST2",
+        "recall": "anaphor.data.datasets:RECALL",
+        "copy": "anaphor.data.datasets:COPY",
+        "selective-copy": "anaphor.data.datasets:SELECTIVE_COPY",
+        "induction": "anaphor.data.datasets:INDUCTION",
+        "flip-flop": "anaphor.data.datasets:FLIP_FLOP",
+        "parity": "anaphor.data.datasets:PARITY",
+        "modular": "anaphor.data.datasets:MODULAR",
+        "dyck": "anaphor.data.datasets:DYCK",
+        "permutations": "anaphor.data.datasets:PERMUTATIONS",
     },
 )
+SYNTHETIC = frozenset(
+    ["recall", "copy", "selective-copy", "induction", "flip-flop", "parity", "modular", "dyck", "permutations"]
+)
+"""Data sets with known answers, which alone are learned."""
 WEIGHTS = Registry("weights")
 """Pretrained weights that others have published, and how to get them; `anaphor data` lists them."""
 TOKENIZERS = Registry(

@@ -103,7 +103,8 @@ def test_segments_of_a_language_model_are_longer_with_the_state_as_in_training(r
     ("lines", "message"),
     [
         ("report: accuracy", "report='accuracy': it must be a list of names of metrics"),
-        ("report: [accuracy]", r"unknown metric to report 'accuracy' \(known: bits_per_byte, loss, perplexity\)"),
+        ("report: [top5]", r"unknown metric to report 'top5' \(known: accuracy, .*loss, perplexity, "),
+        ("report: [accuracy]", "data=grammar does not measure accuracy"),
         ("report: [perplexity_x]", "did you mean 'perplexity'"),
         ("report: [perplexity_1x]", "give 2 to 1024 times the length of training, such as perplexity_2x"),
         ("report: [perplexity_99999x]", "give 2 to 1024 times"),
@@ -142,3 +143,19 @@ def test_samples_and_the_training_text_have_the_reported_metrics_too(run, tmp_pa
     for name in ("train", "cat"):
         assert float(found[name]) == pytest.approx(math.exp(float(found[f"{name} (loss)"])), rel=0.01)
     assert "validation loss (nats per token)" in found
+
+
+def test_a_synthetic_task_reports_accuracy_on_longer_sequences(run):
+    _, result = run(
+        """
+        base: {data: "parity:length=5,sequences=80", steps: 2, width: 8, layers: 1, device: cpu}
+        parameters: {model: {values: [lstm, linear]}}
+        metric: accuracy
+        report: [accuracy, accuracy_2x, accuracy_3x]
+        seeds: 1
+        """
+    )
+    header = [cell.strip() for cell in result["table"].splitlines()[0].split("|")[1:-1]]
+    lengths = ("", " at 2 times the length", " at 3× length")
+    assert {f"validation accuracy{length}" for length in lengths} <= {*header}
+    assert all(0 <= cell["valid"]["accuracy"] <= 1 for cell in result["cells"])

@@ -109,6 +109,7 @@ def describe(name: str, dataset: NamedDataset) -> dict[str, Any]:
         "columns": list(dataset.columns),
         "about": dataset.about,
         "licence": dataset.license,
+        "options": dataset.defaults,
         "embedded": not files,
         "ready": all(file["path"] for file in files),
         "files": files,
@@ -145,6 +146,9 @@ def print_one(row: dict[str, Any], made_from: str | None) -> None:
     print(f"{row['name']}: {row['about']}; columns {', '.join(row['columns'])}{task}; license: {row['licence']}")
     if row["embedded"]:
         print("built in: it needs neither network nor disk")
+    if row["options"]:
+        options = ",".join(f"{name}={json.dumps(value).strip(chr(34))}" for name, value in row["options"].items())
+        print(f"options follow the name; these are the defaults: --data {row['name']}:{options}")
     for file in row["files"]:
         get = f"`anaphor data get {row['name']}` downloads it, or " if file["url"] else ""
         print(f"{file['file']}: {file['path'] or f'not on disk; {get}put it at ' + file['put_at']}")

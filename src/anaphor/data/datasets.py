@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from anaphor.config import look_up, nearest
 from anaphor.data.cifar import Cifar10, find_cifar
@@ -36,8 +37,14 @@ from anaphor.data.images import IMAGE_COLUMNS, ImageDataset
 from anaphor.data.labeled_text import Columns, open_files, open_labeled_path
 from anaphor.data.negation import Negation
 from anaphor.data.shapes import Shapes
+from anaphor.data.synthetic.base import SyntheticDataset
+from anaphor.data.synthetic.brackets import Dyck
+from anaphor.data.synthetic.copying import Copy, Induction, SelectiveCopy
+from anaphor.data.synthetic.flip_flop import FlipFlop
+from anaphor.data.synthetic.recall import Recall
+from anaphor.data.synthetic.state_tracking import Modular, Parity, Permutations
 from anaphor.errors import AnaphorError, ConfigError, DataError, UnknownName
-from anaphor.registry import DATASETS
+from anaphor.registry import DATASETS, split_options
 from anaphor.user_paths import is_path_like, user_path
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
@@ -62,7 +69,7 @@ class NamedDataset:
     stored_as: str | None = None
     """Name in that table of another form of the same data, which is read where all its files are on disk."""
     open: Callable[[], Dataset]
-    """Opens it; nothing is read or downloaded yet."""
+    """Opens it; nothing is read or downloaded yet. A dataclass has options as its fields, which may follow the name."""
     made_from: str | None = None
     """What its files are made from, and how, where they cannot be downloaded as they are."""
 
@@ -70,6 +77,42 @@ class NamedDataset:
     def files(self) -> tuple[NamedFile, ...]:
         """Files on disk; none where the data are generated."""
         return () if self.upstream is None else tuple(_find_files(self.upstream, self.stored_as).values())
+
+    @property
+    def option_types(self) -> dict[str, type]:
+        """Types of the options that may follow the name, by name."""
+        hints = get_type_hints(self.open) if is_dataclass(self.open) else {}
+        return {field.name: hints[field.name] for field in fields(self.open)} if is_dataclass(self.open) else {}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Those options with their defaults."""
+        return {field.name: field.default for field in fields(self.open)} if is_dataclass(self.open) else {}
+
+    def with_options(self, name: str, text: str) -> NamedDataset:
+        """The data set with options, as they are written after the name: `pairs=64,vocabulary=8192`."""
+        types, values = self.option_types, dict[str, Any]()
+        if not types:
+            raise ConfigError(f"data={name}:{text}: {name} has no options")
+        for part in text.split(","):
+            option, equals, value = part.partition("=")
+            look_up(types, option, f"option of {name}")
+            try:
+                values[option] = _READERS[types[option]](value)
+            except (KeyError, ValueError):
+                kind = {int: "a whole number", float: "a number", bool: "true or false"}[types[option]]
+                raise ConfigError(f"data={name}:{text}: {option}={value!r} must be {kind}") from None
+            if not equals:
+                raise ConfigError(f"data={name}:{text}: write {option}=VALUE")
+        return replace(self, open=partial(self.open, **values))
+
+
+_READERS: dict[type, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+    str: str,
+}
 
 
 def _find_files(name: str, stored_as: str | None) -> dict[str, NamedFile]:
@@ -158,8 +201,29 @@ SST2 = _source_on_disk(
 )
 
 
+def _synthetic_task(dataset: type[SyntheticDataset], about: str) -> NamedDataset:
+    return NamedDataset(about=about, license="none needed", open=dataset)
+
+
+RECALL = _synthetic_task(Recall, "keys with values, then each key is asked for its value (Arora et al. 2023)")
+COPY = _synthetic_task(Copy, "a row of words, to be repeated")
+SELECTIVE_COPY = _synthetic_task(SelectiveCopy, "a few words among noise, to be repeated (Jing et al. 2019)")
+INDUCTION = _synthetic_task(Induction, "what came after a mark, asked at the end (Olsson et al. 2022)")
+FLIP_FLOP = _synthetic_task(FlipFlop, "a bit that is written, kept and read (Liu et al. 2023)")
+PARITY = _synthetic_task(Parity, "bits; after each, whether the number of ones is even or odd")
+MODULAR = _synthetic_task(Modular, "arithmetic modulo 5, with or without brackets")
+DYCK = _synthetic_task(Dyck, "nested brackets, the closing ones to be predicted (Hewitt et al. 2020)")
+PERMUTATIONS = _synthetic_task(Permutations, "permutations of S3, A5 or S5; after each, their product")
+
+
 def find_dataset(name: str) -> NamedDataset:
     """The entry of a named data set. What a user registered may also be a `Dataset`, or a function that returns one."""
+    base, options = split_options(name)
+    entry = _find_entry(base)
+    return entry.with_options(base, options) if ":" in name else entry
+
+
+def _find_entry(name: str) -> NamedDataset:
     look_up(dict.fromkeys(DATASETS), name, "data set")  # without the hint: `anaphor data` imports no file
     entry = DATASETS[name]
     if isinstance(entry, NamedDataset):

@@ -32,7 +32,8 @@ def validate_study(spec: StudySpec, settings: Sequence[Setting] | None) -> None:
     for setting in [spec.example_setting()] if settings is None else settings:
         try:
             validate_run(setting.run, names_only=settings is None)
-            spec.support.validate(setting.run, spec.target, names_only=settings is None)
+            for metric in (spec.target, *(one.base for one in spec.reported)):
+                spec.support.validate(setting.run, metric, names_only=settings is None)
             if spec.longer:
                 spec.support.validate_longer(setting.run)
         except ConfigError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anaphor.errors import ConfigError, count_noun
@@ -16,6 +16,21 @@ ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0, maximum=
 TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0, maximum=1.0)
 CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
 WORST = 5  # classes that `describe_classes` names
+
+
+def position_metrics(longer: Iterable[int] = ()) -> tuple[Metric, ...]:
+    """The metrics of a `TokenExperiment`, accuracy first; with those of sequences so many times as long."""
+    others = [
+        Metric(f"accuracy_{times}x", "max", f"accuracy at {times} times the length", digits=4, minimum=0.0, maximum=1.0)
+        for times in longer
+    ]
+    whole = Metric("sequence_accuracy", "max", "share of sequences without an error", digits=4, maximum=1.0)
+    loss = Metric("loss", "min", "loss", "nats per target", digits=4, minimum=0.0)
+    return (ACCURACY, *others, whole, loss)
+
+
+ANSWER_METRICS = position_metrics((2, 4))[:-1]
+"""Those of language models on synthetic tasks, beside the loss."""
 
 
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:

@@ -19,28 +19,16 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect import TextLook, hidden_states, look_at
 from anaphor.metrics.positions import PositionMeter, PositionScores
-from anaphor.metrics.result import Metric, Result
+from anaphor.metrics.result import Result
 from anaphor.models.cross_entropy import widen
 from anaphor.models.language_model import LanguageModel
 from anaphor.progress_listener import report_progress
-from anaphor.tasks.metrics import ACCURACY
 from anaphor.tasks.model_options import LanguageModelOptions, LanguageModelSection, pick_options
 from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss
 from anaphor.training.random_state import use_seed
 
 EVAL_ROWS = 256
-
-
-def position_metrics(longer: Iterable[int] = ()) -> tuple[Metric, ...]:
-    """The metrics of a `TokenExperiment`, accuracy first; with those of sequences so many times as long."""
-    others = [
-        Metric(f"accuracy_{times}x", "max", f"accuracy at {times} times the length", digits=4, minimum=0.0, maximum=1.0)
-        for times in longer
-    ]
-    whole = Metric("sequence_accuracy", "max", "share of sequences without an error", digits=4, maximum=1.0)
-    loss = Metric("loss", "min", "loss", "nats per target", digits=4, minimum=0.0)
-    return (ACCURACY, *others, whole, loss)
 
 
 def score_positions(model: LanguageModel, batches: Sequence[MaskedBatch]) -> PositionScores:

@@ -43,7 +43,7 @@ class Adaptation(Evaluation):
             for lr, decay in product(settings.dynamic, settings.dynamic_decay or (0.0,))
         ]
         if not isinstance(experiment, StreamExperiment):
-            refuse_examples(settings, ("cache", "dynamic"), run)
+            refuse_examples(experiment, settings, ("cache", "dynamic"), run)
         self.trained_on: Sequence[Batch] = ()
         if self.dynamics and settings.dynamic_rule == "rms":
             self.trained_on = experiment.batches(0)  # of the run's own text, whatever is scored

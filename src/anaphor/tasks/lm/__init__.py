@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
-from anaphor.tasks.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, describe_overlap, describe_values
+from anaphor.registry import SYNTHETIC, split_options
+from anaphor.tasks.metrics import ANSWER_METRICS, BITS_PER_BYTE, LOSS, PERPLEXITY, describe_overlap, describe_values
 from anaphor.tasks.model_options import LanguageModelSection
 from anaphor.training.spec import (
     FREE_WITH_INIT,
@@ -23,9 +24,13 @@ from anaphor.training.spec import (
 )
 from anaphor.training.task import TaskDefinition
 
-BATCHINGS = {"stream": "one text in parallel rows, segment after segment", "padded": "separate examples"}
+BATCHINGS = {
+    "stream": "one text in parallel rows, segment after segment",
+    "padded": "separate examples",
+    "answers": "sequences of a synthetic task, whose answers alone are learned",
+}
 PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}
-METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE)
+METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE, *ANSWER_METRICS)
 STREAM_ONLY = ("bptt", "protocol", "eval_batch_size")
 
 
@@ -41,7 +46,7 @@ class LanguageData(DataSection):
     """Vocabulary size of word, treebank, character and bpe (all words of the training text, or 4,096 for bpe, if not
     given)."""
     batching: str = "stream"
-    """Batches: stream (one text in rows, segment after segment) or padded (examples separated by blank lines)."""
+    """Batches: stream (a text in rows), padded (examples between blank lines) or answers (of synthetic tasks)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +82,26 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         super().__post_init__()
         self.check_fine_tuning()
         look_up(BATCHINGS, self.batching, "batching")
+        if split_options(self.data)[0] in SYNTHETIC:
+            object.__setattr__(self, "batching", "answers")
+        elif self.batching == "answers":
+            names = ", ".join(sorted(SYNTHETIC))
+            raise ConfigError(f"batching=answers: data={self.data!r} has no answers; synthetic tasks: {names}")
         look_up(PROTOCOLS, self.protocol, "protocol")
         check_at_least(1, bptt=self.bptt, eval_batch_size=self.eval_batch_size)
         check_range(1, MAX_VOCABULARY, vocabulary=self.vocabulary)
+        self._check_select()
+
+    def _check_select(self) -> None:
+        """Refuse a metric that validation does not measure."""
         find_metric(METRICS, self.select)
+        measured = ("loss", "perplexity", "accuracy", "sequence_accuracy")
+        if self.batching != "answers":
+            measured = ("loss", "perplexity", "bits_per_byte")
+        if self.select not in (None, *measured):
+            raise ConfigError(
+                f"select={self.select!r}: validation on data={self.data} does not measure it; use {', '.join(measured)}"
+            )
 
     def reject_unused_flags(self, flags: Collection[str]) -> None:
         for name in STREAM_ONLY:
@@ -89,6 +110,8 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
                     f"{name}={getattr(self, name)!r} applies to segments of a stream, and examples have none: "
                     f"use --batching stream"
                 )
+            if name in flags and self.batching == "answers":
+                raise ConfigError(f"{name}={getattr(self, name)!r} applies to segments of a text: {self.data} has none")
         self.reject_adopted_flags(flags, FREE_WITH_INIT)
         if self.init is None:
             super().reject_unused_flags(flags)
@@ -132,7 +155,7 @@ TASK = TaskDefinition(
     metrics=METRICS,
     columns=("text",),
     unit="tokens",
-    build="anaphor.tasks.lm.experiment:build",
+    build="anaphor.tasks.lm.build:build",
     describe=describe,
     evaluate="anaphor.tasks.lm.verbs:EvaluateOptions",
     look="anaphor.tasks.lm.verbs:LookOptions",

@@ -41,14 +41,14 @@ def evaluate(
     if isinstance(experiment, StreamExperiment):
         rows = _stream_rows(experiment, options, split, evaluations)
     else:
-        refuse_examples(options, STREAM_ONLY, run)
+        refuse_examples(experiment, options, STREAM_ONLY, run)
         rows = _padded_rows(experiment, split, evaluations)
     scores, has_bound = [], False
     for row, label, score in rows:
         bound = source is not None and not row["refused"] and row.get("perplexity") is not None
         has_bound |= bound
         plain = {**row, **({"source_loss": source} if bound else {}), **shared}
-        yield plain, [] if row["refused"] else [_line(options, row, label, score)]
+        yield plain, [] if row["refused"] else [_line(experiment, options, row, label, score)]
         if score is not None:
             scores.append(score)
     lines = _describe_refused(scores)
@@ -112,9 +112,12 @@ def _protocols(experiment: StreamExperiment, options: EvaluateOptions, split: st
     return [Protocol(rows, length, carry, complete) for carry in carries for length in options.bptt or [spec.bptt]]
 
 
-def _line(options: EvaluateOptions, row: Mapping[str, Any], label: str, score: LengthScore | None) -> str:
+def _line(
+    experiment: LanguageModelExperiment, options: EvaluateOptions, row: Mapping[str, Any], label: str,
+    score: LengthScore | None,
+) -> str:  # fmt: skip
     """A row for people. The state is part of it where rows differ in it."""
-    what = "padded examples" if row["bptt"] is None else f"bptt {row['bptt']}"
+    what = experiment.scored_unit if row["bptt"] is None else f"bptt {row['bptt']}"
     state = [f"state {row['state']}"] if len(set(options.state)) > 1 else []
     line = f"{', '.join(filter(None, [what, *state, label]))}: {describe(row)[0]}"
     if score is not None and len(score.positions) < score.length:
@@ -132,12 +135,13 @@ def _draw(
         return draw_lengths(scores, options.out, experiment.spec.bptt, split)
 
 
-def refuse_examples(options: Any, names: Collection[str], run: Path) -> None:
+def refuse_examples(experiment: LanguageModelExperiment, options: Any, names: Collection[str], run: Path) -> None:
     """Raise for options that need a stream of text, where a run was trained on separate examples."""
     for name in names:
         if getattr(options, name) != getattr(type(options), name):
             flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} needs a stream of text, and {run} was trained with --batching padded")
+            batching = experiment.spec.batching
+            raise ConfigError(f"--{flag} needs a stream of text, and {run} was trained with --batching {batching}")
 
 
 def _row(result: Result, evaluations: Evaluations) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from torch import Tensor
 from anaphor.beam_search import beam_search
 from anaphor.config import settings_of
 from anaphor.data.batches import Batch, Stream, batchify
-from anaphor.data.corpus import build_tokenizer, encode_split
+from anaphor.data.corpus import encode_split
 from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.data.grammar_dataset import GrammarDataset
 from anaphor.data.padded_batches import PaddedBatches, batch_examples
 from anaphor.data.stream_order import StreamOrder
 from anaphor.data.text import split_examples
-from anaphor.data.tokenizer import Tokenizer, tokenizer_from_plain
+from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
 from anaphor.evaluation import losses_by_batch
 from anaphor.generate import Sampler, generate
@@ -40,13 +40,8 @@ from anaphor.tasks.lm.sampling import check_sampling
 from anaphor.tasks.model_options import LanguageModelOptions, pick_options
 from anaphor.tasks.own_stack import describe_own_stack
 from anaphor.tasks.unknown_words import describe_mostly_unknown
-from anaphor.training.device import choose_device
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
-from anaphor.training.finetune import Initial, adopt_model, load_initial, prepare_fine_tuning
 from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
-from anaphor.training.paths import resolve_data_path
-from anaphor.training.random_state import use_seed
-from anaphor.training.spec import FREE_WITH_INIT
 
 SAMPLE_TOKENS = 50
 
@@ -103,6 +98,8 @@ class LanguageModelExperiment(Experiment):
 
     overlap_unit: str
     overlap_separator: bytes
+    scored_unit: str
+    """What `evaluate` calls a row of its table that is no segment length."""
 
     def score(self, split: str) -> LossResult:
         """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
@@ -215,6 +212,7 @@ class StreamExperiment(LanguageModelExperiment):
     """The text as one stream in parallel rows, segment after segment, with the state carried or not."""
 
     overlap_unit, overlap_separator = "lines", LINE_SEPARATOR
+    scored_unit = "text"
 
     def setup(self) -> None:
         spec = self.spec
@@ -291,6 +289,7 @@ class PaddedExperiment(LanguageModelExperiment):
     """Separate examples, padded to the longest one of a batch. No state is carried from one to the next."""
 
     overlap_unit, overlap_separator = "examples", EXAMPLE_SEPARATOR
+    scored_unit = "padded examples"
 
     def setup(self) -> None:
         given = {"carry": True} if self.spec.carry else {}
@@ -369,41 +368,3 @@ class PaddedExperiment(LanguageModelExperiment):
 
     def statistics(self) -> dict[str, Any]:
         return super().statistics() | {"padding_share": self.split("train").padding_share}
-
-
-BATCHING: dict[str, type[LanguageModelExperiment]] = {"stream": StreamExperiment, "padded": PaddedExperiment}
-
-
-def build(
-    spec: LanguageRunSpec, saved: Mapping[str, Any] | None = None, data_path: str | None = None
-) -> LanguageModelExperiment:
-    """Build the model for its data. A run that exists brings its `saved` fingerprint with the tokenizer, and the
-    `data_path` where its data were; its data are not opened before a split is read."""
-    device = choose_device(spec.device)
-
-    @cache
-    def open_text() -> Dataset:
-        exists = saved is not None or data_path is not None
-        return open_dataset(resolve_data_path(spec.data, data_path) if exists else spec.data, TEXT_COLUMNS)
-
-    initial = None
-    if saved is not None:
-        tokenizer = tokenizer_from_plain(saved["tokenizer"])
-    elif spec.init is not None:
-        initial = load_initial(spec.init)
-        spec, tokenizer = _adopt_model(spec, initial), initial.tokenizer
-    else:
-        tokenizer = build_tokenizer(open_text(), spec.tokenizer, spec.vocabulary)
-    with use_seed(spec.seed, keep_state=saved is not None):
-        model = spec.model_spec(len(tokenizer), tokenizer.tokens).build()
-        if spec.is_fine_tuning:
-            prepare_fine_tuning(model, spec, initial)
-    return BATCHING[spec.batching](spec, model.to(device), tokenizer, open_text, device=device, saved=saved)
-
-
-def _adopt_model(spec: LanguageRunSpec, initial: Initial) -> LanguageRunSpec:
-    """The settings with the model and the tokenizer of pretrained weights."""
-    if "tied" not in initial.options:  # only language models have it
-        raise ConfigError(f"init={initial.name}: its model is no language model")
-    adopted: LanguageRunSpec = adopt_model(spec, initial, LanguageModelOptions, PRESETS, free=FREE_WITH_INIT)
-    return replace(adopted, tokenizer=initial.tokenizer.kind, vocabulary=None)

@@ -18,6 +18,7 @@ from anaphor.draw import COLORS, curves, figure_paths
 from anaphor.errors import ConfigError
 from anaphor.metrics.losses import LossMeter, LossResult, LossTotal
 from anaphor.models.language_model import LanguageModel
+from anaphor.tasks.lm.answers import AnswersExperiment
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, choose_carry
 
@@ -101,9 +102,13 @@ def losses_by_length(
     ]
 
 
-def evaluate_longer(experiment: StreamExperiment, split: str, factor: int) -> LossResult | None:
-    """The result on segments so many times as long as in training, with the state as in training. None where the model
-    has no positions for them."""
+def evaluate_longer(
+    experiment: StreamExperiment | AnswersExperiment, split: str, factor: int
+) -> LossResult | None:  # fmt: skip
+    """The result on segments so many times as long as in training, with the state as in training, or on sequences of a
+    synthetic task. None where the model has no positions for them."""
+    if isinstance(experiment, AnswersExperiment):
+        return experiment.evaluate_longer(split, factor)
     protocol = experiment.protocol
     return score_at_length(experiment, split, replace(protocol, bptt=factor * protocol.bptt)).score
 

@@ -10,7 +10,7 @@ from anaphor.data.dataset import TEXT_COLUMNS
 from anaphor.errors import ConfigError
 from anaphor.metrics.result import Metric
 from anaphor.registry import PRESETS
-from anaphor.tasks.metrics import BITS_PER_BYTE
+from anaphor.tasks.metrics import ANSWER_METRICS, BITS_PER_BYTE
 from anaphor.tasks.study import VOCABULARY, TextStudy
 from anaphor.typecheck import check_types
 
@@ -72,10 +72,12 @@ class LanguageStudy(TextStudy):
                 f"protocol={spec.protocol} does not measure {metric.name}, because it leaves tokens out: use "
                 f"`metric: perplexity`, or protocol=complete"
             )
+        if (metric in ANSWER_METRICS) != (spec.batching == "answers") and metric in (*ANSWER_METRICS, BITS_PER_BYTE):
+            raise ConfigError(f"data={spec.data} does not measure {metric.name}")
         super().validate(spec, metric, names_only=names_only)
 
     def validate_longer(self, spec: Any) -> None:
-        if spec.batching != "stream":
+        if spec.batching == "padded":
             raise ConfigError(
                 f"batching={spec.batching} reads separate examples, which have no segments to be longer: leave the "
                 f"lengths out of `report`"
