@@ -50,6 +50,19 @@ def test_a_notebook_begins_with_what_it_is_about_and_one_cell_that_installs(name
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_the_first_cell_installs_the_wheel_beside_the_notebook_or_else_from_an_index(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    choice, installation = read_cells(ALL[name])[0].split("try:")
+    assert "%pip install -q {SOURCE}" in installation
+    for wheel in ("anaphor", "anaphor-1.0.0-py3-none-any.whl", "anaphor-1.0.1-py3-none-any.whl"):
+        if wheel.endswith(".whl"):
+            (tmp_path / wheel).touch()
+        found: dict[str, str] = {}
+        exec(choice, found)
+        assert found["SOURCE"] == wheel
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_notebook_is_stored_without_outputs(name):
     cells = json.loads(ALL[name].read_text(encoding="utf-8"))["cells"]
     assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
