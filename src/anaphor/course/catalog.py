@@ -115,6 +115,56 @@ CATALOG: dict[str, Entry] = {
         f"{_FOLDER}.streams:BLEU",
         ("compute_bleu", "corpus_bleu"),
     ),
+    "SGD": Entry(
+        "(params, lr, momentum, weight_decay=0); step(); or a function (params, grads, state, lr, momentum)",
+        f"{_FOLDER}.optimizers:SGD",
+        ("Momentum", "SGDMomentum", "sgd_momentum"),
+    ),
+    "Adam": Entry(
+        "(params, lr, betas, eps, weight_decay=0); step(); or a function (params, grads, state, lr, …)",
+        f"{_FOLDER}.optimizers:ADAM",
+        ("adam",),
+    ),
+    "AdamW": Entry(
+        "(params, lr, betas, eps, weight_decay); step(); or a function (params, grads, state, lr, weight_decay, …)",
+        f"{_FOLDER}.optimizers:ADAMW",
+        ("adamw",),
+    ),
+    "Adagrad": Entry(
+        "(params, lr, eps, weight_decay=0); step(); or a function (params, grads, state, lr, …)",
+        f"{_FOLDER}.optimizers:ADAGRAD",
+        ("adagrad", "AdaGrad"),
+    ),
+    "RMSprop": Entry(
+        "(params, lr, alpha, eps, weight_decay=0); step(); or a function (params, grads, state, lr, …)",
+        f"{_FOLDER}.optimizers:RMSPROP",
+        ("rmsprop", "RMSProp"),
+    ),
+    "linear_backward": Entry(
+        "function (grad_y [N, out], x [N, in], W [out, in], b [out]) -> dx, dW, db of y = x Wᵀ + b",
+        f"{_FOLDER}.backward:LINEAR",
+        ("affine_backward",),
+    ),
+    "relu_backward": Entry("function (grad_y, x) -> dx", f"{_FOLDER}.backward:RELU"),
+    "tanh_backward": Entry("function (grad_y, x) -> dx", f"{_FOLDER}.backward:TANH"),
+    "cross_entropy_backward": Entry(
+        "function (logits [N, V], targets [N], mask=None) -> dlogits of the mean of softmax and cross entropy",
+        f"{_FOLDER}.backward:CROSS_ENTROPY",
+        ("softmax_cross_entropy_backward", "softmax_loss_backward"),
+    ),
+    "layer_norm_backward": Entry(
+        "function (grad_y [N, D], x [N, D], gamma [D], beta [D], eps=1e-5) -> dx, dgamma, dbeta",
+        f"{_FOLDER}.backward:LAYER_NORM",
+        ("layernorm_backward",),
+    ),
+    "attention_backward": Entry(
+        "function (grad_y [B, T, K], q [B, T, K], k [B, S, K], v [B, S, K], mask=None) -> dq, dk, dv",
+        f"{_FOLDER}.backward:ATTENTION_BACKWARD",
+    ),
+    "network_backward": Entry(
+        "function (x [D], W [H, D], b1 [H], u [H], b2) -> dx, dW, db1, du, db2 of u · ReLU(W x + b1) + b2",
+        f"{_FOLDER}.backward:NETWORK",
+    ),
 }
 
 

@@ -206,14 +206,24 @@ def _compare(work: Work) -> tuple[list[Finding], list[str]]:
             findings += _check_inside(work, attempt, candidate)
             break
     else:
-        attempt = attempts[0]
-        known = _diagnose(work, attempt)
+        attempt, known = _diagnose_forms(work, attempts)
         findings += [one for one in known if one.name != "unknown" or attempt.changed is None]
     findings += [] if attempt.changed is None else [attempt.changed]
     if attempt.dtype != torch.float64 and failure is not None and _own_dtype(work) != torch.float64:
         text = f"it raises for inputs and weights of float64 ({failure.text}): make tensors with the dtype of the input"
         findings.append(Finding("makes-float32", failure.where, text))
     return findings, _list_checked(work, attempt, not findings)
+
+
+def _diagnose_forms(work: Work, attempts: Sequence[Attempt]) -> tuple[Attempt, list[Finding]]:
+    """The first form of the inputs with which a known mistake explains the outputs; otherwise the first of all."""
+    diagnoses = []
+    for attempt in attempts:
+        known = _diagnose(work, attempt)
+        if all(finding.name not in ("unknown", "weights") for finding in known):
+            return attempt, known
+        diagnoses.append(known)
+    return attempts[0], diagnoses[0]
 
 
 def _explain_failure(work: Work, attempt: Attempt, failure: StudentError) -> list[Finding]:
@@ -471,7 +481,8 @@ def _check_device(work: Work, attempt: Attempt) -> list[Finding]:
     try:
         work.implementation.run_without_memory(Call(attempt.cases[0], 0, Form(attempt.dtype, attempt.form), work.seed))
     except StudentError as error:
-        if "same device" in error.text or ("meta" in error.text and "cpu" in error.text):
+        is_numpy = "numpy" in error.text  # which has no device
+        if not is_numpy and ("same device" in error.text or ("meta" in error.text and "cpu" in error.text)):
             text = "it makes a tensor on the CPU while its inputs are on another device: use device=x.device"
             return [Finding("makes-cpu-tensors", error.where, text)]
     return []

@@ -74,7 +74,8 @@ class Implementation(Protocol):
         """The outputs on a case. Gradients flow through them to the inputs and the weights."""
 
     def run_without_memory(self, call: Call) -> None:
-        """Run it on the device `meta`, if it is a module: to see whether it raises. It cannot be called any more."""
+        """Run it on the device `meta`, where that is possible, to see whether it raises. It cannot be called
+        any more."""
 
 
 class LocalImplementation:
@@ -89,7 +90,8 @@ class LocalImplementation:
     def build(self) -> Built:
         reference, subject = self.reference, self.subject
         if not reference.constructors:
-            self.target = subject.protect(subject.target) if isinstance(subject.target, type) else subject.target
+            is_made = isinstance(subject.target, type) and not reference.takes_class
+            self.target = subject.protect(subject.target) if is_made else subject.target
             self.sizes = {**reference.sizes}
             return Built(self.sizes, [], [], False)
         module, self.sizes = build(reference, subject)
@@ -123,14 +125,16 @@ class LocalImplementation:
         return {name: _turn(value, name in turn) for name, value in outputs.items()}
 
     def run_without_memory(self, call: Call) -> None:
-        if not isinstance(self.target, nn.Module):
+        is_module = isinstance(self.target, nn.Module)
+        if not is_module and not self.reference.tries_device:
             return
         inputs = {
             name: value.detach().to("meta") if isinstance(value, Tensor) else value
             for name, value in call.case.inputs.items()
         }
-        with quiet():
-            self.target.to("meta")
+        if is_module:
+            with quiet():
+                self.target.to("meta")
         self._run(replace(call.case, inputs=inputs))
 
 

@@ -82,6 +82,10 @@ class Reference:
     """Weights of the reference, as `load_reference` gets them."""
     run: Callable[[Any, Case, Sizes], Outputs] | None = None
     """How to run a student's own on a case, where it is more than one call."""
+    takes_class: bool = False
+    """Whether `run` gets a class as it is; otherwise a class without sizes is made without arguments."""
+    tries_device: bool = False
+    """Whether what is no module is run on another device, too."""
     optional: tuple[str, ...] = ()
     """Arguments of the call that a student's own may lack."""
     forms: Mapping[str, Callable[[str, Any], Any]] = field(default_factory=dict)

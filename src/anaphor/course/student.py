@@ -64,6 +64,19 @@ ALIASES: dict[str, str] = {
     "state": "state states hc hx hidden h carry prev_state state_prev hidden_states init_states memory",
     "heads": "heads x outputs out context contexts h head_outputs values o attended attn",
     "length": "length seq_len t n tokens seq_length num_positions max_len context_length size n_tokens max_seq_len",
+    "grad_y": "grad_y grad_output grad_outputs grad_out dout d_out dy d_y upstream upstream_grad g grad delta dl_dy dz"
+    " do da dl_dout out_grad grad_o",
+    "w": "w weight weights weight_matrix matrix",
+    "b": "b bias b_",
+    "y": "y out output a act activation t h s tanh_x",
+    "targets": "targets target y labels label y_true ids classes gold t",
+    "gamma": "gamma weight w scale gain",
+    "beta": "beta bias b shift",
+    "eps": "eps epsilon",
+    "q": "q query queries",
+    "k": "k key keys",
+    "v": "v value values",
+    "mask": "mask attn_mask attention_mask m valid keep input_mask padding_mask",
     "input_ids": "inp_ids targets input_ids ids tokens x idx token_ids input inputs",
 }
 """Names that arguments have in courses, papers and libraries."""
