@@ -115,6 +115,12 @@ CATALOG: dict[str, Entry] = {
         f"{_FOLDER}.streams:BLEU",
         ("compute_bleu", "corpus_bleu"),
     ),
+    "InputFeedingDecoder": Entry(
+        "(input_size, hidden_size); forward(x [B, T, input_size], source [B, S, hidden_size], source_mask=None, "
+        "state=None) -> out [B, T, hidden_size], A [B, T, S], state",
+        f"{_FOLDER}.input_feeding:INPUT_FEEDING",
+        ("LuongDecoder", "AttentionDecoder"),
+    ),
     "SGD": Entry(
         "(params, lr, momentum, weight_decay=0); step(); or a function (params, grads, state, lr, momentum)",
         f"{_FOLDER}.optimizers:SGD",
