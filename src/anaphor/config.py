@@ -29,7 +29,7 @@ FORMAT = 2
 MAX_VOCABULARY, MAX_LAYERS, MAX_BEAM = 10_000_000, 10_000, 10_000
 LISTED = 12
 """Most names that an error lists."""
-NOT_SETTINGS = ("format", "task", "environment", "imports", "callbacks", "hardware")
+NOT_SETTINGS = ("format", "task", "environment", "imports", "callbacks", "hardware", "measures")
 """Keys of a run's spec file, or of a recipe, beside the sections."""
 MISSPELT = 0.8
 """How similar an unknown name is to a known one to be that one, misspelt (1: equal)."""

@@ -82,6 +82,10 @@ class Registry(Mapping[str, Any]):
         """Whether a part was added by `add`, and so may be a user's own: its code may change."""
         return name in self._entries and name not in self._builtin
 
+    def is_builtin(self, name: str) -> bool:
+        """Whether the part is one of ours, and not of a user's file, of Python code or of a plug-in."""
+        return name in self._builtin and name not in self._origin and name not in self._plugins
+
     def origin(self, name: str) -> Path | None:
         """The file that registered a part; None for the others."""
         return self._origin.get(name)

@@ -19,7 +19,10 @@ from anaphor import Experiment, Loss, Metric, Result, RunSpec, TaskDefinition
 from anaphor.errors import ConfigError
 
 SIZES = {"train": 2000, "valid": 200, "test": 200}
-METRICS = (Metric("mse", "min", "mean squared error", digits=4), Metric("within_half", "max", "share within 0.5"))
+METRICS = (
+    Metric("mse", "min", "mean squared error", digits=4, minimum=0.0),
+    Metric("within_half", "max", "share within 0.5", minimum=0.0, maximum=1.0),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,10 @@ from typing import Any
 
 from anaphor.config import FORMAT, group_by_section, settings_of
 from anaphor.imported_files import ImportedFile
+from anaphor.metrics.described import describe_metrics
 from anaphor.metrics.result import find_metric
 from anaphor.plain_values import plain_value
-from anaphor.registry import extra_settings
+from anaphor.registry import TASKS, extra_settings
 from anaphor.training.budget import choose_epochs
 from anaphor.training.build import task_of
 from anaphor.training.checks import get_fingerprint
@@ -67,4 +68,7 @@ def spec_document(spec: RunSpec, metadata: Mapping[str, Any], **paths: str | Non
     for name in ("imports", "callbacks"):
         if metadata.get(name):
             document[name] = metadata[name]
+    if not TASKS.is_builtin(spec.task):
+        task = task_of(spec)
+        document["measures"] = describe_metrics(task.metrics, task.unit)
     return dump_yaml(document)

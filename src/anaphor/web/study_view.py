@@ -9,11 +9,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphor.errors import AnaphorError, DataError
+from anaphor.metrics.described import DescribedTask, read_described
 from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Axis, Range, format_value, read_axis, to_label
 from anaphor.studies.spec import GOALS, find_support
@@ -45,6 +47,8 @@ LOG, CELLS, TABLE, FINDINGS, MEASURES, JOB = (
 )  # fmt: skip
 MAX_LOG_BYTES = 20_000_000
 MAX_CELLS = 10_000
+FIRST_CELLS = 20
+"""Folders of cells that are asked for what a user's own task measures."""
 WAITING = "waiting"
 COUNTED = ("finished", "failed", "diverged")  # statuses of cells
 
@@ -86,7 +90,8 @@ def read_plan(folder: Path) -> Plan:
     metric = document.get("metric")
     metric = metric if isinstance(metric, dict) else {"name": metric}
     name = str(metric.get("name")).removeprefix("valid.")
-    metrics = {} if definition is None else {one.name: one for one in definition.metrics}
+    described = definition or describe_by_cells(folder)
+    metrics = {} if described is None else {one.name: one for one in described.metrics}
     guessed = guess_metric(name)
     if metric.get("goal") in GOALS.values():
         guessed = replace(guessed, goal="min" if metric["goal"] == GOALS["min"] else "max")
@@ -114,6 +119,22 @@ def read_plan(folder: Path) -> Plan:
         )
     except (AnaphorError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{STUDY} cannot be read: {error}") from None
+
+
+def describe_by_cells(folder: Path) -> DescribedTask | None:
+    """What one of the first runs says of the metrics of a user's own task."""
+    try:
+        with os.scandir(folder / CELLS) as entries:
+            cells = [
+                entry.path for entry in itertools.islice(entries, FIRST_CELLS) if entry.is_dir(follow_symlinks=False)
+            ]
+    except OSError:
+        return None
+    for cell in cells:
+        with suppress(DataError, OSError):
+            if found := read_described(read_yaml(Path(cell) / SPEC).get("measures")):
+                return found
+    return None
 
 
 def _read_tuning_seeds(given: Any, seeds: list[int]) -> list[int]:
@@ -185,7 +206,8 @@ class StudyReader:
 
     def read_cells(self, files: Stats, locks: HeldLocks) -> tuple[str, Plan, list[CellView]]:
         """Status of the study, its plan and its cells, those that wait included."""
-        plan: Plan = self._cached("plan", files.get(STUDY), lambda: read_plan(self.folder))
+        versions = (files.get(STUDY), files.get(RESULT))  # a study that has ended has runs, which describe an own task
+        plan: Plan = self._cached("plan", versions, lambda: read_plan(self.folder))
         holder = read_holder(self.folder)
         is_running = locks.is_held(self.folder, holder, None if RESULT in files else newest(files))
         result: dict[str, Any] = self._cached("result", files.get(RESULT), lambda: _read_or_empty(self.folder / RESULT))

@@ -13,6 +13,7 @@ from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, flatten_sections
 from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.metrics.described import DescribedTask, read_described
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
 from anaphor.training.run_folder import MAX_RESULT_BYTES, NO_DATA
@@ -36,6 +37,7 @@ from anaphor.yaml_files import MAX_FILE_BYTES, parse_yaml
 SPEC, RESULT, CHECKPOINTS, CELL_STATUS = "spec.yaml", "result.json", "checkpoints", "status.json"
 NOT_COMPARED = ("seed", "device", "cuda_graph")
 """Settings in which the runs of one group may differ."""
+Task = TaskDefinition | DescribedTask
 Stats = Mapping[str, tuple[int, int, int]]
 """Number, size and time in nanoseconds of files that exist, by name."""
 MAX_TEXT = 1_000  # characters of a setting or a reason
@@ -105,7 +107,7 @@ def first_number(*values: Any) -> float | None:
 
 
 def find_task(name: Any) -> TaskDefinition | None:
-    """What a task says of itself; None for a user's own, whose file is not imported here."""
+    """What a task says of itself; None for a user's own whose file is not imported here."""
     try:
         found: TaskDefinition | None = TASKS[name] if isinstance(name, str) and name in TASKS else None
     except Exception:  # noqa: BLE001 (an installed plugin may raise anything)
@@ -169,10 +171,10 @@ class RunReader:
 
     def _summarize(self, files: Stats, is_held: bool) -> dict[str, Any]:
         problems: list[str] = []
-        task, settings = self._read_spec(problems)
+        task, settings, described = self._read_spec(problems)
         result = self._read_json(RESULT, problems)
         cell = self._read_json(CELL_STATUS, problems)
-        definition = find_task(task)
+        definition = find_task(task) or described
         valid, test = (to_scores(result.get(split)) for split in ("valid", "test"))
         history = self._read_metrics(definition, settings, valid, problems)
         last, flat = history.last, flatten_row(history.last)
@@ -219,6 +221,7 @@ class RunReader:
                     "label": one.label,
                     "unit": one.unit,
                     "digits": one.digits,
+                    **{end: limit for end in ("minimum", "maximum") if math.isfinite(limit := getattr(one, end))},
                 }
                 for one in metrics.values()
             ],
@@ -229,7 +232,8 @@ class RunReader:
             "scores": {"valid": valid, "test": test},
         }
 
-    def _read_spec(self, problems: list[str]) -> tuple[str | None, dict[str, Any]]:
+    def _read_spec(self, problems: list[str]) -> tuple[str | None, dict[str, Any], DescribedTask | None]:
+        """Task and settings, and what the run says of the metrics of a user's own task."""
         try:
             document = read_yaml(self.folder / SPEC)
             check_format(document, Path(SPEC), required=True)
@@ -237,9 +241,9 @@ class RunReader:
             settings = make_plain(flatten_sections(sections, Path(SPEC)))
         except AnaphorError as error:
             problems.append(str(error))
-            return None, {}
+            return None, {}, None
         task = document.get("task")
-        return make_plain(task) if isinstance(task, str) else None, settings
+        return make_plain(task) if isinstance(task, str) else None, settings, read_described(document.get("measures"))
 
     def _read_json(self, name: str, problems: list[str]) -> dict[str, Any]:
         try:
@@ -250,7 +254,7 @@ class RunReader:
 
     def _read_metrics(
         self,
-        definition: TaskDefinition | None,
+        definition: Task | None,
         settings: Mapping[str, Any],
         valid: Mapping[str, Any] | None,
         problems: list[str],
@@ -352,7 +356,7 @@ def guess_metric(name: str) -> Metric:
     return find_metric(name) or Metric(name, "min", name.replace("_", " "), digits=4)
 
 
-def find_metrics(definition: TaskDefinition | None, columns: Iterable[str]) -> dict[str, Metric]:
+def find_metrics(definition: Task | None, columns: Iterable[str]) -> dict[str, Metric]:
     """Metrics by name: those of the task; of an unknown task, whatever numbers its validations have."""
     names = [name.removeprefix("valid.") for name in columns if name.startswith("valid.")]
     metrics = map(guess_metric, names) if definition is None else definition.metrics
@@ -364,7 +368,7 @@ def find_selecting(metrics: Mapping[str, Metric], settings: Mapping[str, Any]) -
     return metrics.get(str(settings.get("select"))) or next(iter(metrics.values()), None)
 
 
-def list_curves(definition: TaskDefinition | None, names: Iterable[str]) -> list[str]:
+def list_curves(definition: Task | None, names: Iterable[str]) -> list[str]:
     """Columns that are worth drawing: what the task measures, and what is said of training."""
     metrics = None if definition is None else {f"valid.{metric.name}" for metric in definition.metrics}
     return [
@@ -374,7 +378,7 @@ def list_curves(definition: TaskDefinition | None, names: Iterable[str]) -> list
     ]
 
 
-def list_offers(definition: TaskDefinition | None, files: Stats, *, has_checkpoint: bool, has_data: bool) -> list[str]:
+def list_offers(definition: Task | None, files: Stats, *, has_checkpoint: bool, has_data: bool) -> list[str]:
     """Views that a page has of a run, beside its curves. Those that need a model need a checkpoint, passages need the
     data of the run."""
     offers = ["samples"] if SAMPLES in files else []

@@ -40,13 +40,16 @@
   const zoomX = () => pair(own.get("zoom"));
   const zoomY = (metric) => pair(own.get(`y.${metric}`));
 
-  function goalOf(metric, ids) {
+  // What runs say of a metric of theirs, such as its goal.
+  function saidOf(metric, ids, what) {
     for (const id of ids) {
-      const found = find_run(id)?.metrics?.find((one) => metric === one.name || metric.endsWith(`.${one.name}`));
-      if (found?.goal) return found.goal;
+      const found = find_run(id)?.metrics?.find((one) => metric === one.name || metric.endsWith(`.${one.name}`))?.[what];
+      if (found !== undefined && found !== null) return found;
     }
-    return /loss|perplexity/.test(metric) ? "min" : "";
+    return null;
   }
+
+  const goalOf = (metric, ids) => saidOf(metric, ids, "goal") ?? (/loss|perplexity/.test(metric) ? "min" : "");
 
   // ---- lines
 
@@ -74,8 +77,9 @@
 
   // The interval of two seeds is twelve times as wide as they are apart: it is drawn, but the axis is that of the seeds.
   function addBand(one, metric, weight) {
-    const soft = (values) => (weight > 0 ? smooth(values, weight) : values), top = /accuracy/.test(metric) ? 1 : Infinity;
-    [one.low, one.high] = one.spans[bandKind()].map((values) => soft(values).map((value) => Math.min(value, top)));
+    const soft = (values) => (weight > 0 ? smooth(values, weight) : values);
+    const least = saidOf(metric, one.ids, "minimum") ?? -Infinity, most = saidOf(metric, one.ids, "maximum") ?? Infinity; // that a value can have
+    [one.low, one.high] = one.spans[bandKind()].map((values) => soft(values).map((value) => Math.max(least, Math.min(value, most))));
     if (one.count === 2) [one.least, one.most] = one.spans.range.map(soft);
   }
 
