@@ -1,9 +1,12 @@
 """Every link from page to page leads somewhere: to a file, and to a heading in it."""
 
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+
+from anaphor.registry import SHELVES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -40,6 +43,15 @@ def test_links_of_the_documentation_stay_in_it(path):
     names = [name for name, _ in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8")))]
     targets = [(path.parent / name).resolve() for name in names if name and not re.match(r"\w+:", name)]
     assert [target for target in targets if not target.is_relative_to(ROOT / "docs")] == []
+
+
+@pytest.mark.needs(*SHELVES)
+def test_the_reference_names_modules_that_have_what_it_describes():
+    """The site is not built otherwise, and no other page of it then finds the reference."""
+    names = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) > 50
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None, name
 
 
 def test_every_page_is_in_the_navigation():
