@@ -123,7 +123,11 @@ def add_history(row: Row, options: Options) -> Row:
         lines = read_lines(Path(row["run"]) / METRICS, None).rows
     except OSError:  # nothing was ever validated; or it cannot be read, which the listing says
         lines = []
-    found = [(line.get("seconds"), line["valid"].get(name)) for line in lines if isinstance(line.get("valid"), Mapping)]
+    validated = [line for line in lines if isinstance(line.get("valid"), Mapping)]
+    is_measured = any(name in line["valid"] for line in validated)
+    if not is_measured and (validated or name != row["metric"]):  # its task has such a metric on other data
+        return {**row, "history": (None, [], []), "reached": dict.fromkeys(map(show_value, options.reach))}
+    found = [(line.get("seconds"), line["valid"].get(name)) for line in validated]
     points = [(x, y) for x, y in found if isinstance(x, int | float) and isinstance(y, int | float)]
     sign = -1 if metrics[name]["goal"] == "max" else 1
     reached = {
