@@ -15,6 +15,7 @@ BITS_PER_BYTE = Metric("bits_per_byte", "min", "bits per byte", digits=3, derive
 ACCURACY = Metric("accuracy", "max", "accuracy", digits=4, minimum=0.0, maximum=1.0)
 TOP5 = Metric("top5", "max", "top-5 accuracy", digits=4, derived_from="accuracy", minimum=0.0, maximum=1.0)
 CALIBRATION = Metric("calibration_error", "min", "calibration error", digits=4, derived_from="loss", minimum=0.0)
+RECALL_PERPLEXITY = Metric("recall_perplexity", "min", "perplexity on recall tokens", derived_from="loss", minimum=1.0)
 WORST = 5  # classes that `describe_classes` names
 
 
@@ -34,8 +35,13 @@ ANSWER_METRICS = position_metrics((2, 4))[:-1]
 
 
 def describe_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> str:
-    """All metrics and the signature in one line. Bits per byte are left out where the whole text was not scored."""
-    shown = [metric for metric in metrics if metric != BITS_PER_BYTE or result.get(metric.name) is not None]
+    """All metrics and the signature in one line. Bits per byte are left out where the whole text was not scored, and
+    recall tokens stand behind it (`describe_recall`)."""
+    shown = [
+        metric
+        for metric in metrics
+        if metric != RECALL_PERPLEXITY and (metric != BITS_PER_BYTE or result.get(metric.name) is not None)
+    ]
     return f"{format_text_values(shown, result)} ({result['signature']})"
 
 
@@ -43,6 +49,14 @@ def format_text_values(metrics: Sequence[Metric], result: Mapping[str, Any]) -> 
     """Values in one line, and why there is no perplexity where there is none."""
     perplexity = format_perplexity(result.get(PERPLEXITY.name))
     return format_values(metrics, result).replace(PERPLEXITY.format(None), perplexity)
+
+
+def describe_recall(result: Mapping[str, Any]) -> str:
+    """What follows a line about a text that has recall tokens: their perplexity, and how many they are."""
+    if result.get(RECALL_PERPLEXITY.name) is None:
+        return ""
+    share = result["recall_tokens"] / result["tokens"]
+    return f"; on recall tokens ({share:.0%}) {PERPLEXITY.format(result[RECALL_PERPLEXITY.name])}"
 
 
 def describe_classes(metrics: Sequence[Metric], result: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,15 @@ from anaphor.config import MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.errors import ConfigError, count_noun
 from anaphor.metrics.result import find_metric
 from anaphor.registry import SYNTHETIC, split_options
-from anaphor.tasks.metrics import ANSWER_METRICS, BITS_PER_BYTE, LOSS, PERPLEXITY, describe_overlap, describe_values
+from anaphor.tasks.metrics import (
+    ANSWER_METRICS,
+    BITS_PER_BYTE,
+    LOSS,
+    PERPLEXITY,
+    RECALL_PERPLEXITY,
+    describe_overlap,
+    describe_values,
+)
 from anaphor.tasks.model_options import LanguageModelSection
 from anaphor.training.spec import (
     FREE_WITH_INIT,
@@ -30,7 +38,7 @@ BATCHINGS = {
     "answers": "sequences of a synthetic task, whose answers alone are learned",
 }
 PROTOCOLS = {"complete": "every token once", "example": "as PyTorch's word_language_model example"}
-METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE, *ANSWER_METRICS)
+METRICS = (LOSS, PERPLEXITY, BITS_PER_BYTE, RECALL_PERPLEXITY, *ANSWER_METRICS)
 STREAM_ONLY = ("bptt", "protocol", "eval_batch_size")
 
 
@@ -95,9 +103,8 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
     def _check_select(self) -> None:
         """Refuse a metric that validation does not measure."""
         find_metric(METRICS, self.select)
-        measured = ("loss", "perplexity", "accuracy", "sequence_accuracy")
-        if self.batching != "answers":
-            measured = ("loss", "perplexity", "bits_per_byte")
+        others = ("accuracy", "sequence_accuracy") if self.batching == "answers" else ("bits_per_byte",)
+        measured = ("loss", "perplexity", *others)
         if self.select not in (None, *measured):
             raise ConfigError(
                 f"select={self.select!r}: validation on data={self.data} does not measure it; use {', '.join(measured)}"

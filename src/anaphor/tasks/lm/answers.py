@@ -67,6 +67,10 @@ class AnswersExperiment(PaddedExperiment):
     def evaluate(self, split: str) -> LossResult:
         return self._result(self.split(split), 1)
 
+    def evaluate_with_recall(self, split: str) -> LossResult:
+        """The same: the answers are what is recalled."""
+        return self.evaluate(split)
+
     def score(self, split: str) -> LossResult:
         """All metrics: the accuracy at each position too, and on longer sequences."""
         result = self.evaluate(split)

@@ -18,11 +18,13 @@ from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperimen
 from anaphor.tasks.lm.length import LengthScore, bin_positions, draw_lengths, refusal_reason, score_at_length
 from anaphor.tasks.lm.protocol import Protocol
 from anaphor.tasks.lm.verbs import STATES, EvaluateOptions
-from anaphor.tasks.metrics import describe_overlap
+from anaphor.tasks.metrics import describe_overlap, describe_recall
 from anaphor.tasks.tables import align_columns
 from anaphor.user_paths import create_folder, writing_to
 
 STREAM_ONLY = ("bptt", "carry", "state", "by_position", "out", "batch_size", "protocol")
+NO_RECALL = {"recall_perplexity": None, "recall_tokens": None}
+"""Of a row without recall tokens: every row of a table has the same keys."""
 ScoredRow = tuple[dict[str, Any], str, LengthScore | None]
 """A row as JSON, what lines for people say of it, and the score where it is one of the plain scores of a stream."""
 
@@ -94,7 +96,7 @@ def _stream_rows(
 def _padded_rows(experiment: LanguageModelExperiment, split: str, evaluations: Evaluations) -> Iterator[ScoredRow]:
     """For each variant the score of all examples, then those of evaluations."""
     for variant in evaluations.each_variant():
-        plain = variant.sign(experiment.evaluate(split))
+        plain = variant.sign(experiment.evaluate_with_recall(split))
         for result, label in chain([(plain, variant.label)], evaluations.score(split, variant, [plain])):
             yield _row(result, evaluations), label, None
 
@@ -119,7 +121,7 @@ def _line(
     """A row for people. The state is part of it where rows differ in it."""
     what = experiment.scored_unit if row["bptt"] is None else f"bptt {row['bptt']}"
     state = [f"state {row['state']}"] if len(set(options.state)) > 1 else []
-    line = f"{', '.join(filter(None, [what, *state, label]))}: {describe(row)[0]}"
+    line = f"{', '.join(filter(None, [what, *state, label]))}: {describe(row)[0]}{describe_recall(row)}"
     if score is not None and len(score.positions) < score.length:
         count = count_noun(len(score.positions), "token")
         line += f"\n  segments have {count}, because no row of the text is longer"
@@ -149,6 +151,7 @@ def _row(result: Result, evaluations: Evaluations) -> dict[str, Any]:
     return {
         "bptt": result.metadata.get("bptt"),
         "state": result.metadata.get("state", "restarted"),
+        **NO_RECALL,
         **result.to_plain(),
         "refused": None,
         **evaluations.columns(result.metadata),

@@ -36,6 +36,7 @@ from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_e
 from anaphor.tasks.lm import STREAM_ONLY, LanguageRunSpec
 from anaphor.tasks.lm.look import look_at, write
 from anaphor.tasks.lm.protocol import Protocol, Split, choose_carry
+from anaphor.tasks.lm.recall_tokens import RecallMeter, repeated_by_segment
 from anaphor.tasks.lm.sampling import check_sampling
 from anaphor.tasks.model_options import LanguageModelOptions, pick_options
 from anaphor.tasks.own_stack import describe_own_stack
@@ -93,6 +94,10 @@ class LanguageModelExperiment(Experiment):
     def evaluate(self, split: str) -> LossResult: ...
 
     @abstractmethod
+    def evaluate_with_recall(self, split: str) -> LossResult:
+        """The result with the perplexity of recall tokens."""
+
+    @abstractmethod
     def count_tokens(self, split: str) -> tuple[int, int]:
         """All tokens of a split, and how many of them are unknown."""
 
@@ -102,8 +107,9 @@ class LanguageModelExperiment(Experiment):
     """What `evaluate` calls a row of its table that is no segment length."""
 
     def score(self, split: str) -> LossResult:
-        """Also the loss of the grammar itself, where the text was drawn from one, and the overlap of test and train."""
-        result, loss = self.evaluate(split), self.source_loss(split)
+        """Also the perplexity of recall tokens, the loss of the grammar itself, where the text was drawn from one, and
+        the overlap of test and train."""
+        result, loss = self.evaluate_with_recall(split), self.source_loss(split)
         found: dict[str, Any] = {} if loss is None else {"source_loss": loss}
         found |= self.overlap(split) if split in (TEST, ALL) else {}
         return replace(result, details={**result.details, **found})
@@ -255,6 +261,16 @@ class StreamExperiment(LanguageModelExperiment):
         """The result under another protocol: other segment lengths, or another choice of carrying."""
         return self.result_of(split, protocol, self.segment_losses(split, protocol))
 
+    def evaluate_with_recall(self, split: str) -> LossResult:
+        recall = RecallMeter(causal=self.model.causal)
+        losses = self.listen(recall, split, self.protocol)
+        return recall.add_to(self.result_of(split, self.protocol, losses))
+
+    def listen(self, recall: RecallMeter, split: str, protocol: Protocol) -> Iterator[tuple[Batch, Tensor]]:
+        """The segments of a split, each with the losses of its tokens, while a meter adds up those of recall tokens."""
+        repeated = repeated_by_segment(protocol, self.split(split).tokens, self.tokenizer.boundary)
+        return recall.listen(self.segment_losses(split, protocol), repeated)
+
     def eval_batches(self, split: str, protocol: Protocol) -> Sequence[Batch]:
         """The segments of a split, as the protocol reads them."""
         return protocol.batches(self.split(split).tokens, self.tokenizer.boundary)
@@ -340,6 +356,11 @@ class PaddedExperiment(LanguageModelExperiment):
 
     def evaluate(self, split: str) -> LossResult:
         return self.result_of(split, losses_by_batch(self.model, self.split(split), carry=False))
+
+    def evaluate_with_recall(self, split: str) -> LossResult:
+        recall = RecallMeter(causal=self.model.causal)
+        losses = losses_by_batch(self.model, self.split(split), carry=False)
+        return recall.add_to(self.result_of(split, recall.listen(losses)))
 
     def result_of(self, split: str, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
         """The result of the losses of all examples of a split."""

@@ -21,6 +21,7 @@ from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm.answers import AnswersExperiment
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, choose_carry
+from anaphor.tasks.lm.recall_tokens import RecallMeter
 
 FIGURE_NAMES = {"train": "training", "valid": "validation"}
 """Splits as axes call them, where that is not their own name."""
@@ -46,7 +47,8 @@ class LengthScore:
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON. Positions are counted from 1."""
-        empty = dict.fromkeys(("loss", "perplexity", "bits_per_byte", "tokens", "signature"))
+        values = ("loss", "perplexity", "bits_per_byte", "recall_perplexity")
+        empty = dict.fromkeys((*values, "tokens", "recall_tokens", "signature"))
         return {
             "bptt": self.length,
             "state": self.state,
@@ -120,7 +122,8 @@ def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol
         return LengthScore(protocol.bptt, protocol.carry, refused=reason)
     meter = LossMeter(causal=experiment.model.causal)
     sums, counts = torch.zeros(0), torch.zeros(0)
-    for batch, losses in experiment.segment_losses(split, protocol):
+    recall = RecallMeter(causal=experiment.model.causal)
+    for batch, losses in experiment.listen(recall, split, protocol):
         meter.add(losses.double().sum(), batch.count)
         if not len(sums):  # the first segment is the longest
             sums = losses.new_zeros(losses.shape[1], dtype=torch.float64)
@@ -131,7 +134,7 @@ def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol
         LossTotal(total, count, causal=experiment.model.causal)
         for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
     )
-    score = experiment.result_of_meter(split, protocol, meter)
+    score = recall.add_to(experiment.result_of_meter(split, protocol, meter))
     return LengthScore(protocol.bptt, protocol.carry, score, positions)
 
 

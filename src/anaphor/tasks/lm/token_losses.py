@@ -17,8 +17,10 @@ from anaphor.errors import AnaphorError
 from anaphor.evaluation import losses_by_batch
 from anaphor.inspect.split_losses import Groups, SplitLosses
 from anaphor.metrics.losses import LossResult
+from anaphor.tasks.lm.answers import AnswersExperiment
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, PaddedExperiment, StreamExperiment
 from anaphor.tasks.lm.piece_losses import POSITIONS, ScoredTokens, align_pieces, place_in_line
+from anaphor.tasks.lm.recall_tokens import RecallMeter, find_repeated
 from anaphor.tasks.lm.token_classes import group_by_class
 
 Floats = NDArray[np.float32]
@@ -123,9 +125,21 @@ def token_losses(experiment: LanguageModelExperiment, split: str) -> TokenLosses
         if not experiment.protocol.carry:
             groups["segment"] = group_by_segment(experiment, split)
     groups["class"] = group_by_class(experiment.tokenizer, ids)
+    groups["bigram"] = group_by_bigram(experiment, read)
     if not experiment.model.causal:
         notes.append("the model is not causal: it sees the tokens that it predicts")
     return replace(read, losses=losses, result=result.to_plain(), groups=groups, notes=tuple(notes))
+
+
+def group_by_bigram(experiment: LanguageModelExperiment, read: TokenLosses) -> Groups:
+    """Recall tokens and the others."""
+    repeated = find_repeated(read.ids, experiment.tokenizer.boundary)
+    if not isinstance(experiment, StreamExperiment):
+        starts = np.flatnonzero(np.diff(read.lines, prepend=-1))
+        parts = np.split(read.ids, starts[1:])
+        repeated = np.concatenate([find_repeated(part, experiment.tokenizer.boundary) for part in parts])
+    labels = ("first time in the text", "occurred before (recall)")
+    return Groups("Bigram: the token and the one before it", labels, repeated.astype(np.int16))
 
 
 def read_text(experiment: StreamExperiment, split: str) -> str:
@@ -147,13 +161,18 @@ def score_tokens(experiment: LanguageModelExperiment, split: str) -> tuple[Float
                 rows.setdefault(row, []).append(values[mask])
             yield batch, losses
 
+    recall = RecallMeter(causal=experiment.model.causal)
     if isinstance(experiment, StreamExperiment):
         protocol = replace(experiment.protocol, complete=True)
-        result = experiment.result_of(split, protocol, collect(experiment.segment_losses(split, protocol)))
+        result = experiment.result_of(split, protocol, collect(experiment.listen(recall, split, protocol)))
+        result = recall.add_to(result)
     else:
-        assert isinstance(experiment, PaddedExperiment), "there are two ways of batching"
-        examples = experiment.split(split)
-        result = experiment.result_of(split, collect(losses_by_batch(experiment.model, examples, carry=False)))
+        assert isinstance(experiment, PaddedExperiment), "the others are separate examples"
+        losses = losses_by_batch(experiment.model, experiment.split(split), carry=False)
+        if isinstance(experiment, AnswersExperiment):
+            result = experiment.result_of(split, collect(losses))
+        else:
+            result = recall.add_to(experiment.result_of(split, collect(recall.listen(losses))))
     return np.concatenate([part for row in sorted(rows) for part in rows[row]]), result
 
 
