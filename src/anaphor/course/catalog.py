@@ -110,6 +110,14 @@ CATALOG: dict[str, Entry] = {
     "get_batch": Entry(
         "function (source, i, bptt) -> data [T, B], targets [T · B] or [T, B]", f"{_FOLDER}.streams:GET_BATCH"
     ),
+    "bilinear_score": Entry(
+        "function (Q [B, T', d], K [B, T, d], W [d, d]) -> scores [B, T', T], Q[l, i] · W K[l, j]",
+        f"{_FOLDER}.luong:BILINEAR_SCORE",
+    ),
+    "attentional_vector": Entry(
+        "function (c [B, T', d], h [B, T', d], W [d, 2d]) -> tanh(W [c; h]) [B, T', d]",
+        f"{_FOLDER}.luong:ATTENTIONAL_VECTOR",
+    ),
     "bleu": Entry(
         "function (references, hypotheses) -> score from 0 to 1 or 100; a list of references for each hypothesis",
         f"{_FOLDER}.streams:BLEU",
