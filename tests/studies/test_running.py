@@ -286,6 +286,14 @@ def test_a_second_study_in_a_folder_is_refused_before_torch_is_imported(tmp_path
     assert f"{tmp_path / 'out'} is in use by process {os.getpid()}" in done.stderr
 
 
+def test_a_second_study_in_a_folder_is_refused_before_a_file_is_imported(tmp_path, error_of):
+    """Such files import torch, which takes longer than to see that the folder is in use."""
+    (tmp_path / "own.py").write_text("raise SystemError")
+    words = ["study", "echo", "--import", str(tmp_path / "own.py"), "--out", str(tmp_path / "out")]
+    with lock_study(tmp_path / "out"):
+        assert f"{tmp_path / 'out'} is in use by process {os.getpid()}" in error_of(words)
+
+
 def test_no_code_that_makes_a_result_is_left_out_of_the_name_of_a_cell():
     package = Path(files.__file__).parents[1]
     harmless = {

@@ -1,7 +1,9 @@
 """A study as data: its numbers are those of its own report, also while it grows, and with cells that failed."""
 
 import json
+import os
 import shutil
+import time
 
 import pytest
 
@@ -9,6 +11,7 @@ pytest.importorskip("anaphor.studies")
 
 from anaphor.errors import DataError
 from anaphor.metrics.statistics import confidence_interval
+from anaphor.studies.claims import Claims
 from anaphor.studies.study_folder import lock_study
 from anaphor.training.run_folder import RunFolder
 from anaphor.web.catalog import Catalog, make_id
@@ -40,6 +43,27 @@ def test_a_finished_study_has_the_numbers_of_its_report(folder):
         make_id(f"study/cells/{cell['run'].rpartition('/')[2]}") for cell in result["cells"]
     ]
     assert (row["cells"], row["finished"], row["failed"], row["status"]) == (4, 4, 0, "finished")
+
+
+def test_a_study_that_workers_share_is_running_and_shows_the_cells_of_their_logs(tmp_path):
+    folder = write_study(tmp_path / "study")
+    add_cell(folder, {"width": 4}, 0, loss=3.0)
+    add_cell(folder, {"width": 8}, 0, event="started")
+    (folder / "workers").mkdir()
+    (folder / "log.jsonl").rename(folder / "workers" / "host-1.jsonl")
+    (folder / "workers" / "link.jsonl").symlink_to(folder / "workers" / "host-1.jsonl")
+    with Claims(folder):
+        assert [row["status"] for row in Catalog(tmp_path).scan().studies] == ["stopped"], "no cell is claimed"
+    with Claims(folder) as claims:
+        assert claims.take("a-cell")
+        found, row = view(tmp_path)
+        assert (row["status"], found["running"], row["finished"]) == ("training", 1, 1)
+        assert [cell["status"] for cell in found["cells"]] == ["finished", "waiting", "training", "waiting"]
+        later = time.time() - 1000
+        os.utime(folder / "claims" / "a-cell.1", (later, later))
+        assert Catalog(tmp_path).scan().studies[0]["status"] == "stopped", "no sign of life"
+    found, row = view(tmp_path)
+    assert (row["status"], found["running"]) == ("stopped", 0)
 
 
 def test_a_growing_study_shows_what_is_done_what_runs_and_what_waits(tmp_path):

@@ -86,12 +86,15 @@ def run(argv: Sequence[str]) -> int:
     options = parse(Options, argv, program="anaphor study")
     if options.study == "list":
         return print_presets(options)
+    is_alone = not (options.dry_run or options.worker)
+    if is_alone and options.out is not None:
+        refuse_running(options.out)  # before torch is imported: a folder that is in use is refused at once
     for path in options.imports:
         import_file(path)
     spec = build_spec(options)
     folder = options.out or Path("studies") / default_name(spec)
-    if not (options.dry_run or options.worker):
-        refuse_running(folder)  # before torch is imported: a folder that is in use is refused at once
+    if is_alone and options.out is None:
+        refuse_running(folder)
     from anaphor.studies.command import print_cells, run_study
 
     return print_cells(spec, folder, options) if options.dry_run else run_study(spec, folder, options)

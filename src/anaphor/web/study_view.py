@@ -8,9 +8,12 @@ import itertools
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ from anaphor.errors import AnaphorError, DataError
 from anaphor.metrics.described import DescribedTask, read_described
 from anaphor.metrics.result import Metric
 from anaphor.studies.axes import Axis, Range, format_value, read_axis, to_label
+from anaphor.studies.claims import CLAIMS, HELD, STALE
 from anaphor.studies.spec import GOALS, find_support
 from anaphor.training.run_folder import STUDY
 from anaphor.training.task import StudySupport
@@ -42,6 +46,7 @@ from anaphor.web.worker import without_paths
 if TYPE_CHECKING:
     from anaphor.web.catalog import Catalog
 
+WORKERS = "workers"  # folder with a log of each worker that shares the study
 LOG, CELLS, TABLE, FINDINGS, MEASURES, JOB = (
     "log.jsonl", "cells", "table.csv", "findings.txt", "measures.json", "job.json"
 )  # fmt: skip
@@ -210,8 +215,11 @@ class StudyReader:
         plan: Plan = self._cached("plan", versions, lambda: read_plan(self.folder))
         holder = read_holder(self.folder)
         is_running = locks.is_held(self.folder, holder, None if RESULT in files else newest(files))
+        is_running = is_running or (RESULT not in files and has_workers(self.folder))
         result: dict[str, Any] = self._cached("result", files.get(RESULT), lambda: _read_or_empty(self.folder / RESULT))
         log: dict[tuple[str, Any], str] = self._cached("log", files.get(LOG), lambda: read_log(self.folder / LOG))
+        for path in own_files(self.folder / WORKERS, ".jsonl"):  # until one of the workers reports
+            log = log | self._cached(path.name, stat_files(path.parent, (path.name,)), partial(read_log, path))
         cells = list_cells(plan, result.get("cells"), log, is_running=is_running)
         for cell in cells:
             if cell.key:
@@ -282,6 +290,25 @@ def read_log(path: Path) -> dict[tuple[str, Any], str]:
         for row in rows
         if isinstance(row.get("parameters"), dict) and is_seed(row.get("seed")) and is_cell_name(row["cell"])
     }
+
+
+def has_workers(folder: Path) -> bool:
+    """Whether workers share a study now: one of their claims is held, and has had a sign of life."""
+    now = time.time()
+    for path in own_files(folder / CLAIMS):
+        with suppress(OSError, DataError):
+            if now - path.stat().st_mtime < STALE and read_json(path).get("state") == HELD:
+                return True
+    return False
+
+
+def own_files(folder: Path, ending: str = "") -> list[Path]:
+    """The regular files of a folder that is no link, by name; not more than a study has cells."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        found = [one.name for one in islice(entries, MAX_CELLS) if one.is_file(follow_symlinks=False)]
+    return [folder / name for name in sorted(found) if name.endswith(ending)]
 
 
 def is_seed(value: Any) -> bool:
