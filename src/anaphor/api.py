@@ -27,6 +27,7 @@ from anaphor.training.run_folder import RunFolder, unused_folder
 from anaphor.training.spec import RunSpec, merge_settings, read_base_settings
 from anaphor.training.start_lines import describe_plan
 from anaphor.training.task import TaskDefinition, recipe_file
+from anaphor.training.trusted_data import refuse_untrusted_config
 from anaphor.typecheck import check_value, checks_arguments
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ def train(
             check_hardware(recipe, file, spec.device)
         if config is not None and not options.resume:
             spec = locate_paths(spec, Path(config), settings)
+            if "data" not in settings:
+                refuse_untrusted_config(spec, Path(config))
         folder = unused_folder(spec.model) if out is None else Path(out)
         if callback is None and progress:
             if not (options.resume or options.overwrite):

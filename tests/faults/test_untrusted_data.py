@@ -151,3 +151,31 @@ def test_data_with_a_name_are_read(run, monkeypatch):
     assert main([*TRAIN[:3], "grammar", *TRAIN[4:-1], "named"]) == 0
     monkeypatch.setenv(STATE_VARIABLE, str(run.parent / "state-of-someone-else"))
     assert main(["evaluate", "named", "--device", "cpu"]) == 0
+
+
+CONFIG = ["train", "lm", "--config", "run/spec.yaml", "--steps", "2", "--no-test", "--out", "new"]
+
+
+def test_a_new_run_with_its_settings_does_not_read_its_data(foreign, error_of):
+    line = error_of(CONFIG)
+    assert "run was not trained here" in line
+    assert "secret.txt" in line
+    with pytest.raises(DataError, match="was not trained here"):
+        anaphor.train("lm", config="run/spec.yaml", steps=2, out="new", progress=False)
+    assert not (foreign.parent / "new").exists()
+    assert main([*CONFIG, "--data", "other.txt"]) == 0
+
+
+@pytest.mark.usefixtures("foreign")
+def test_without_a_checkpoint_neither(error_of):
+    shutil.rmtree("run/checkpoints")
+    assert "run was not trained here" in error_of(CONFIG)
+
+
+def test_a_new_run_with_the_settings_of_one_that_was_trained_here_reads_its_data(run, monkeypatch):
+    assert main(CONFIG) == 0
+    shutil.copytree("run", "copy")
+    assert main([*CONFIG[:3], "copy/spec.yaml", *CONFIG[4:-1], "other"]) == 0
+    monkeypatch.setenv(STATE_VARIABLE, str(run.parent / "state-of-someone-else"))
+    shutil.copy("run/spec.yaml", "mine.yaml")  # a file that is looked at, and no run's
+    assert main([*CONFIG[:3], "mine.yaml", *CONFIG[4:-1], "third"]) == 0

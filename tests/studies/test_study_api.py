@@ -104,6 +104,18 @@ def test_a_data_frame_has_the_rows(file, engine, tmp_path, monkeypatch):
     assert list(result) == result.rows
 
 
+def test_the_real_pandas_has_a_row_for_each_run_and_numbers_as_numbers(file, engine, tmp_path):
+    pytest.importorskip("pandas")
+    result = anaphor.study(file, out=tmp_path / "out", progress=False, seeds=1)
+    frame = result.to_pandas()
+    assert list(frame["model"]) == [row["model"] for row in result.rows]
+    assert frame["valid_perplexity"].dtype == float
+    means = frame.groupby("model")["valid_perplexity"].mean()
+    for model in means.index:
+        values = [row["valid_perplexity"] for row in result.rows if row["model"] == model]
+        assert means[model] == pytest.approx(sum(values) / len(values))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

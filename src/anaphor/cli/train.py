@@ -122,7 +122,10 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
         inform(describe_plan(spec))
     import_torch()
     from anaphor.training.device import check_hardware
+    from anaphor.training.trusted_data import refuse_untrusted_config
 
+    if flags.config is not None and not flags.resume and "data" not in given:
+        refuse_untrusted_config(spec, flags.config)
     if flags.recipe is not None:
         check_hardware(flags.recipe, recipe_file(flags.recipe, task), spec.device)
     if flags.dry_run:

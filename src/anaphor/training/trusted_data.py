@@ -25,7 +25,7 @@ from anaphor.training import checkpoint
 from anaphor.training.paths import UntrustedData, existing_paths, recorded_data_path
 from anaphor.training.run_folder import NO_DATA, RunFolder
 from anaphor.training.spec import RunSpec
-from anaphor.training.trained_runs import state_folder
+from anaphor.training.trained_runs import state_folder, was_trained_here
 
 
 def trust_data(data: str, data_path: str | None, digests: Any) -> None:
@@ -85,6 +85,20 @@ def refuse_untrusted_data(spec: RunSpec, folder: RunFolder, digests: Any, saved:
     before = digests if saved is None else saved.metadata["data"]
     if not is_trusted(spec.data, recorded_data_path(folder, spec), before, folder.folder):
         raise UntrustedData.of(spec.data, folder.folder).error
+
+
+def refuse_untrusted_config(spec: RunSpec, file: Path) -> None:
+    """Raise where a new run has the settings of another run's spec file, and its data are those that the file names,
+    although that run was not trained here. A file that is no run's is the user's own."""
+    folder = RunFolder(file.parent)
+    if file.name != folder.spec.name or not folder.exists or spec.data in DATASETS:
+        return
+    newest = next(checkpoint.newest_first(folder.checkpoints), None)
+    digests = None if newest is None else checkpoint.read(newest, ()).metadata["data"]
+    named = str(folder.read_settings().get("data"))
+    is_own = was_trained_here(folder.folder, folder.spec.read_bytes())
+    if not is_own and not is_trusted(named, folder.read_data_path(), digests, folder.folder):
+        raise UntrustedData.of(named, folder.folder).error
 
 
 def _record(data: str, data_path: str | None, digests: Any) -> Path:
