@@ -394,7 +394,8 @@ def test_lengths_beyond_the_rows_of_the_text_stand_where_their_segments_end(file
         [state, length] for state in ("carried", "restarted") for length in ("5", longest)
     ]
     assert 5 < int(longest) < 40
-    said = f"By length: lengths 40, 80 and 160 are cut to {longest} tokens, the longest row of the text."
+    cut = f"lengths 40, 80 and 160 are cut to {longest} tokens, the longest row of the text."
+    said = f"By length: trained on segments of 4 tokens; {cut}"
     assert [line for line in result["findings"] if "longest row" in line] == [said]
     assert said in printed
     # People and programs get the table that the study was asked for, not only the one of the training.

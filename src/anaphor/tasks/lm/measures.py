@@ -95,7 +95,10 @@ def by_length(experiment: LanguageModelExperiment, split: str, lengths: Sequence
         if score.score is not None:
             reached[score.length] = length = len(score.positions)
             rows.setdefault((score.state, length), {"state": score.state, "length": length, **score.score.to_plain()})
-    return {"axes": ["state", "length"], "rows": list(rows.values()), "remark": describe_cut(reached)}
+    trained = f"trained on segments of {count_noun(experiment.spec.bptt, 'token')}"
+    cut = describe_cut(reached)
+    remark = f"{trained}; {cut}" if cut else f"{trained}."
+    return {"axes": ["state", "length"], "rows": list(rows.values()), "remark": remark}
 
 
 def describe_cut(reached: Mapping[int, int]) -> str:
