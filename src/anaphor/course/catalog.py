@@ -118,6 +118,11 @@ CATALOG: dict[str, Entry] = {
         "function (c [B, T', d], h [B, T', d], W [d, 2d]) -> tanh(W [c; h]) [B, T', d]",
         f"{_FOLDER}.luong:ATTENTIONAL_VECTOR",
     ),
+    "Tokenizer": Entry(
+        "() with train(text), encode(text) -> ids that begin with <start>, decode(ids) -> text; words and punctuation",
+        f"{_FOLDER}.tokenizer:TOKENIZER",
+        ("MyTokenizer", "WordTokenizer"),
+    ),
     "bleu": Entry(
         "function (references, hypotheses) -> score from 0 to 1 or 100; a list of references for each hypothesis",
         f"{_FOLDER}.streams:BLEU",

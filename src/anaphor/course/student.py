@@ -75,6 +75,13 @@ ALIASES: dict[str, str] = {
     "targets": "targets target y labels label y_true ids classes gold t",
     "gamma": "gamma weight w scale gain",
     "beta": "beta bias b shift",
+    "log_probs": "log_probs log_probs_fn logprobs step step_fn step_function next_log_probs model net network lm gpt"
+    " decoder transformer predict score_fn fn f",
+    "start": "start bos sos start_id bos_id sos_id start_token bos_token begin prompt prefix start_tokens start_ids",
+    "end": "end eos end_id eos_id end_token eos_token stop stop_id",
+    "beam_width": "beam_width width beam_size num_beams beams k beam n_beams bw",
+    "max_length": "max_length max_len max_steps max_new_tokens num_tokens steps length t_max max_tokens",
+    "length_penalty": "length_penalty alpha penalty len_penalty length_alpha lp",
     "eps": "eps epsilon",
     "q": "q query queries",
     "k": "k key keys",

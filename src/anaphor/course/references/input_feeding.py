@@ -204,7 +204,7 @@ def compute_decoder(w: Weights, inputs: Mapping[str, Any], rules: DecoderRules) 
         for step in range(part.shape[1]):
             read = rules.join(part[:, step], rules.follow(feed)) if rules.has_feed else part[:, step]
             before = state[0]
-            h, c = lstm_step(w, read, *state, rules.cell)
+            h, c = lstm_step(w, read, state[0], state[1], rules.cell)
             query = rules.query(h, before)
             query = query @ w["score"].T if "score" in w and rules.is_query_multiplied else query
             scores = rules.score((query[:, None] * keys).sum(-1))

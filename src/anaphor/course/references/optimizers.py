@@ -118,7 +118,7 @@ def _run_function(
         now = [one[step].clone() for one in gradients]
         if is_list:
             remembered: dict[str, Any] = {} if memory is None else {memory: states[0]}
-            named = {roles["p"]: parameters, roles["g"]: now, **counted, **remembered, **options}
+            named: dict[Any, Any] = {roles["p"]: parameters, roles["g"]: now, **counted, **remembered, **options}
             returned = target(**named)
             parameters = _take(returned, parameters)
             history.append(_flatten(parameters))
