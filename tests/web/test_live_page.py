@@ -346,8 +346,14 @@ def test_an_empty_folder_has_the_commands_that_fill_it(open_tab, tmp_path, monke
         tab = open_tab(served)
         command = "anaphor train lm --data grammar --model lstm --out 'my runs/lstm'"
         expect(tab.locator(".empty code")).to_have_text(command)
+        for view in ("curves", "samples"):
+            show(tab, served, view)
+            expect(tab.locator(".empty code")).to_have_text(command)
         show(tab, served, "studies")
         expect(tab.locator(".empty code")).to_have_text("anaphor study bptt --out 'my runs/bptt'")
+        show(tab, served, "curves")
+        write_run(tmp_path / "my runs" / "first")
+        chart(tab, lines=1)  # it appears without a click
         assert tab.wrong == []
 
 

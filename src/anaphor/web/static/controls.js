@@ -84,6 +84,10 @@ function emptyState(text, command, className = "empty") {
   return box;
 }
 
+// In a folder without any run.
+const noRuns = (className) => emptyState("There are no runs here yet. A run appears as soon as anaphor train has written its folder.",
+  `anaphor train lm --data grammar --model lstm --out ${inFolder("lstm")}`, className);
+
 function action(text, title, onclick, className = "") {
   const button = make("button", text, className);
   button.type = "button";

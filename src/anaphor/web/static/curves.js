@@ -337,6 +337,10 @@
       cards = [];
       loud = "";
       cursorChart = null;
+      if (!listing.runs.length) {
+        host.append(noRuns());
+        return;
+      }
       const body = make("div", "", "curves-body"), aside = make("section", "", "legend-box"), table = make("section", "", "values");
       aside.setAttribute("aria-label", "Legend");
       table.setAttribute("aria-label", "Values");
@@ -359,6 +363,10 @@
       refine();
     },
     refresh() {
+      if (!host.querySelector(".curves-body")) {
+        if (listing.runs.length) openView();
+        return;
+      }
       const now = drawnCharts().join();
       if (now !== cards.map(({ metric }) => metric).join()) rebuild();
       else show();

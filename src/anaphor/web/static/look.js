@@ -17,7 +17,7 @@ const lookKinds = {};
       current = new Inside(element, state);
       await current.start();
     },
-    refresh: () => current?.fillRuns(),
+    refresh: () => current?.refresh(),
     close() {
       current?.close();
       current = null;
@@ -117,8 +117,7 @@ const lookKinds = {};
 
     async start() {
       if (!this.run) {
-        this.element.append(emptyState("No run here can be looked into yet. A language model can as soon as it has a checkpoint.",
-          `anaphor train lm --data grammar --model hybrid --out ${inFolder("hybrid")}`));
+        this.element.append(listing.runs.length ? make("p", "No run of this task can be looked into.", "empty") : noRuns());
         return;
       }
       this.form = this.entry();
@@ -137,8 +136,12 @@ const lookKinds = {};
       this.textEntry.hidden = isImage;
     }
 
+    refresh() {
+      if (this.runChoice) this.fillRuns();
+      else if (listing.runs.length) openView(); // the folder was empty
+    }
+
     fillRuns() {
-      if (!this.runChoice) return;
       const others = this.others();
       if (!others.some(([id]) => id === this.beside)) this.beside = "";
       fillPicker(this.runChoice, live ? runOptions(["look"]) : this.bodies.map(({ run }) => [run, run_name(run)]), this.run);

@@ -385,8 +385,7 @@
         host.querySelector(".filter").value = "";
         showRuns();
       }));
-      section.append(none, emptyState("There are no runs here yet. A run appears as soon as anaphor train has written its folder.",
-        `anaphor train lm --data grammar --model lstm --out ${inFolder("lstm")}`, "empty nothing"));
+      section.append(none, noRuns("empty nothing"));
       host.append(section);
       own.repeat(async () => {
         await untilReleased();

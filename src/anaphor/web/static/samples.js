@@ -53,6 +53,7 @@
     const at = samples.findLastIndex((sample) => sample.step <= step && sample.step > below), cell = make("td", "", "sample");
     if (at < 0) {
       cell.append(make("span", "–", "quiet"));
+      cell.classList.add("none");
       return cell;
     }
     const { text } = samples[at], before = samples[at - 1]?.text;
@@ -76,7 +77,7 @@
     const without = selected().filter((id) => !ids.includes(id));
     host.querySelector(".missing").textContent = without.length && ids.length ? `No samples: ${without.map(run_name).join(", ")}` : "";
     if (!ids.length) {
-      box.replaceChildren(make("p", selected().length ? "The selected runs have written no samples. A language model writes one at each evaluation." : "No run is selected.", "empty"));
+      box.replaceChildren(!listing.runs.length ? noRuns() : make("p", selected().length ? "The selected runs have written no samples. A language model writes one at each evaluation." : "No run is selected.", "empty"));
       return;
     }
     const table = make("table"), head = make("tr"), body = make("tbody"), top = make("thead");
@@ -93,7 +94,12 @@
     part.forEach((step, place) => {
       const row = make("tr"), label = make("th", digits(step));
       label.scope = "row";
-      row.append(label, ...ids.map((id) => textCell(held.get(id), step, part[place + 1] ?? -1)));
+      row.append(label, ...ids.map((id) => {
+        const cell = textCell(held.get(id), step, part[place + 1] ?? -1);
+        cell.dataset.label = run_name(id); // on a phone, where there are no columns
+        cell.style.setProperty("--of", run_color(id));
+        return cell;
+      }));
       body.append(row);
     });
     box.replaceChildren(table);

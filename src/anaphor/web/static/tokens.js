@@ -16,7 +16,7 @@
       current = new Comparison(element, state);
       await current.start();
     },
-    refresh: () => current?.fillRuns(),
+    refresh: () => current?.refresh(),
     close() {
       current?.close();
       current = null;
@@ -75,6 +75,11 @@
       return Object.fromEntries(BOTH.map((letter) => [letter, this.ids[letter] ? run_name(this.ids[letter]) : ""]));
     }
 
+    refresh() {
+      if (this.choices) this.fillRuns();
+      else if (listing.runs.length) openView(); // the folder was empty
+    }
+
     fillRuns() {
       const first = find_run(this.ids.A);
       fillPicker(this.choices.A, runOptions(VERBS), this.ids.A);
@@ -125,7 +130,7 @@
 
     async start() {
       if (!this.ids.A) {
-        this.element.append(make("p", "No run here can be compared token by token.", "empty"));
+        this.element.append(listing.runs.length ? make("p", "No run of this task can be compared.", "empty") : noRuns());
         return;
       }
       this.top = this.head();
