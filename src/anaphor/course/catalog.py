@@ -52,6 +52,12 @@ CATALOG: dict[str, Entry] = {
         f"{_FOLDER}.images:PATCH_EMBED",
         ("PatchEmbedding",),
     ),
+    "ViT": Entry(
+        "(img_size, patch_size, in_chans, dim, attn_dim, mlp_dim, num_heads, num_layers, num_classes); "
+        "forward(x [B, C, H, W]) -> logits [B, num_classes], A [B, layers, H, N + 1, N + 1]",
+        f"{_FOLDER}.vision_transformer:VIT",
+        ("VisionTransformer",),
+    ),
     "RNNCell": Entry(
         "(input_size, hidden_size); forward(x [B, input_size], h [B, hidden_size]) -> h",
         f"{_FOLDER}.recurrent:RNN_CELL",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anaphor.course.compare import LOOSE, TOLERANCE, agrees, find_difference
+from anaphor.course.compare import LOOSE, TOLERANCE, agrees, find_difference, measure
 from anaphor.course.implementation import (
     Call,
     Form,
@@ -285,12 +285,13 @@ def _find_change(case: Case, own: Case) -> Finding | None:
     return None
 
 
+@torch.no_grad()
 def _diagnose(work: Work, attempt: Attempt) -> list[Finding]:
     """The known mistake that explains the outputs, or two of them; otherwise what differs."""
     candidates = list(work.candidates())
     if not candidates:
         return [_describe_weights(work)]
-    candidates.sort(key=lambda one: _distance(work, attempt, one))
+    candidates = _rank(work, attempt, candidates)
     best = candidates[0]
     for count, among, most in ((1, candidates, None), (2, candidates[:2], work.reference.pairs)):
         tries = (
@@ -317,17 +318,31 @@ def _apply(rules: Any, mistakes: Sequence[Mistake]) -> Any | None:
     return changed
 
 
-def _distance(work: Work, attempt: Attempt, candidate: Candidate) -> tuple[int, float]:
-    """How many outputs differ, and by how much."""
-    count, amount = 0, 0.0
+def _rank(work: Work, attempt: Attempt, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates that fit, nearest first. Where the reference limits them: the first ones, whose reading is the
+    usual one, and the nearest."""
+    distances = [_distance(work, attempt, one) for one in candidates]
+    fitting = [number for number, one in enumerate(distances) if one is not None] or [*range(len(candidates))]
+    ranked = sorted(fitting, key=lambda number: distances[number] or (0.0, 0.0))
+    if work.reference.tried is not None:
+        half = work.reference.tried // 2
+        kept = {*fitting[:half], *ranked[:half]}
+        ranked = [number for number in ranked if number in kept]
+    return [candidates[number] for number in ranked]
+
+
+def _distance(work: Work, attempt: Attempt, candidate: Candidate) -> tuple[float, float] | None:
+    """How little agrees, and how much the rest differs; None where nothing can be computed."""
+    agreeing, amount = 0.0, 0.0
+    fits = False
     for case, found in zip(attempt.cases, attempt.outputs, strict=True):
         expected = work.compute(candidate, case)
+        fits = fits or expected is not None
         for name, value in found.items():
-            difference = None if expected is None else find_difference(value, expected.get(name))
-            if expected is None or difference is not None:
-                count += 1
-                amount += 1e9 if difference is None else min(difference.amount, 1e9)
-    return count, amount
+            share, gap = measure(value, None if expected is None else expected.get(name))
+            agreeing += share
+            amount += gap
+    return (-agreeing, amount) if fits else None
 
 
 def _differences(work: Work, attempt: Attempt, candidate: Candidate) -> list[tuple[str, str]]:

@@ -108,3 +108,19 @@ def _is_same(found: Any, expected: Any, tolerance: float) -> bool:
             return False
         return bool(_is_close(found.detach().double(), expected.detach().double(), tolerance).all())
     return find_difference(found, expected, tolerance) is None
+
+
+FAR = 1e9
+"""A difference that is worse than any of values."""
+
+
+def measure(found: Any, expected: Any) -> tuple[float, float]:
+    """The share of values that agree, and the mean difference of all."""
+    if isinstance(found, Tensor) and isinstance(expected, Tensor) and found.shape == expected.shape and found.numel():
+        found, expected = found.detach().double(), expected.detach().double()
+        gap = (found - expected).abs().nan_to_num(nan=FAR, posinf=FAR).clamp(max=FAR)
+        return float(_is_close(found, expected, LOOSE).double().mean()), float(gap.mean())
+    difference = None if expected is None else find_difference(found, expected)
+    if expected is not None and difference is None:
+        return 1.0, 0.0
+    return 0.0, FAR if difference is None else min(difference.amount, FAR)

@@ -92,6 +92,8 @@ class Reference:
     """Other forms of the inputs that are right, too, by name: each a function of an argument's name and value."""
     pairs: int = 2000
     """Most pairs of mistakes that are tried: each is computed on the first case at least."""
+    tried: int | None = None
+    """On how many ways to read the weights, each with one of the designs, every mistake is tried; None for all."""
     time_first: tuple[str, ...] = ()
     """Arguments and outputs that are [T, B, …] for a module that says `batch_first = False`."""
 

@@ -291,6 +291,7 @@ TRANSFORMER_BLOCK = Reference(
     designs=BLOCK_DESIGNS,
     mistakes=INSIDE_A_BLOCK,
     pairs=600,
+    tried=48,
     forms={"a mask of bool": as_bool},
     time_first=("x", "out"),
 )
@@ -302,6 +303,11 @@ def layer_of(w: Weights, number: int) -> Weights:
     if not found:
         raise DoesNotFit
     return found
+
+
+def count_layers(w: Weights) -> int:
+    """Of weights as `load_reference` got them."""
+    return 1 + max(int(name.partition(".")[0]) for name in w if name[0].isdigit())
 
 
 def in_order(count: int) -> list[int]:
@@ -324,7 +330,7 @@ class StackRules:
 
 def stack(w: Weights, x: Tensor, mask: Tensor | None, rules: StackRules) -> Attended:
     """Blocks in sequence, with a last norm where there is one."""
-    count = int(w["layers"])
+    count = int(w["layers"]) if "layers" in w else count_layers(w)
     maps, h = [], x
     for place, number in enumerate(rules.order(count)):
         h, A = block(layer_of(w, number), rules.inputs(x, h), rules.masks(mask, place), rules.block)
@@ -401,10 +407,12 @@ TRANSFORMER = Reference(
     derived=block_sizes,
     cases=lambda sizes: sequence_cases(sizes["dim"]),
     read=read_stack,
+    shapes=stack_shapes,
     compute=compute_stack,
     designs=STACK_DESIGNS,
     mistakes=INSIDE_A_STACK,
     pairs=200,
+    tried=24,
     forms={"a mask of bool": as_bool},
     time_first=("x", "out"),
 )
@@ -484,6 +492,12 @@ def read_dialogue(given: Sequence[Weight], sizes: Sizes) -> Iterator[Weights]:
         yield reading | outer
 
 
+def dialogue_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    dim, words = sizes["dim"], sizes["vocab_size"]
+    outer: dict[str, tuple[int, ...]] = {"token": (words, dim), "position": (sizes["max_seq_len"], dim)}
+    return stack_shapes(sizes) | outer | {"head": (words, dim), "head.bias": (words,)}
+
+
 def dialogue_cases(sizes: Sizes) -> list[Case]:
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(sizes["vocab_size"], (5, 7), generator=generator)
@@ -504,8 +518,10 @@ DIALOGUE_GPT = Reference(
     derived=block_sizes,
     cases=dialogue_cases,
     read=read_dialogue,
+    shapes=dialogue_shapes,
     compute=compute_dialogue,
     designs=tuple(DialogueRules(rules) for rules in STACK_DESIGNS),
     mistakes=(*DIALOGUE_MISTAKES, *(one.inside("stack") for one in INSIDE_A_STACK)),
     pairs=200,
+    tried=24,
 )
