@@ -67,6 +67,12 @@ CATALOG: dict[str, Entry] = {
         "(input_size, hidden_size); forward(x [B, input_size], (h, c)) -> h, c [B, hidden_size]",
         f"{_FOLDER}.recurrent:LSTM_CELL",
     ),
+    "Hybrid": Entry(
+        "(input_size, hidden_size, num_heads) or (dim, num_heads); forward(x [B, T, input_size], state=None) -> "
+        "y [B, T, hidden_size], state",
+        f"{_FOLDER}.hybrid:HYBRID",
+        ("HybridLayer", "LSTMAttention", "RecurrentAttention"),
+    ),
     "PositionalEncoding": Entry(
         "(dim, max_seq_len) or (dim); forward(x [B, T, dim]) -> x + sines and cosines [B, T, dim]",
         f"{_FOLDER}.positions:SINUSOIDAL",

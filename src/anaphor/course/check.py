@@ -470,12 +470,14 @@ def _check_gradients(work: Work, attempt: Attempt, candidate: Candidate) -> list
 def _known_gradient(
     work: Work, case: Case, candidate: Candidate, leaves: Sequence[Tensor], own: Sequence[Tensor], names: Sequence[str]
 ) -> Mistake | None:
-    """The known mistake that has these gradients."""
+    """The known mistake that has the right values, and these gradients."""
+    right = work.compute(candidate, case)
     for mistake in work.reference.mistakes:
         outputs = work.compute(replace(candidate, rules=change_rules(candidate.rules, mistake.change)), case)
-        if outputs is None or any(name not in outputs for name in names):
+        if outputs is None or right is None or any(name not in outputs for name in names):
             continue
-        found = _gradients({name: outputs[name] for name in names}, leaves)
+        wrong = {name: outputs[name] for name in names}
+        found = _gradients(wrong, leaves) if agrees(wrong, right, LOOSE) else None
         if found is not None and all(find_difference(a, b, LOOSE) is None for a, b in zip(own, found, strict=True)):
             return mistake
     return None

@@ -254,8 +254,7 @@ class LSTMRules:
 
 
 def lstm_step(w: Weights, x: Tensor, h: Tensor, c: Tensor, rules: LSTMRules) -> tuple[Tensor, Tensor]:
-    from_input = torch.einsum("bd,ghd->gbh", rules.input(x), w["W"])
-    from_state = torch.einsum("bk,ghk->gbh", rules.hidden(h), w["U"])
+    from_input, from_state = rules.input(x) @ w["W"].mT, rules.hidden(h) @ w["U"].mT  # [gates, B, H]
     blocks = rules.join(from_input, from_state, w["b"][:, None])
     i, f, g, o = (blocks[number] for number in rules.order)
     i, f, g, o = rules.gate(i), rules.gate(rules.forget(f)), rules.candidate(g), rules.gate(o)
