@@ -186,6 +186,8 @@ MISTAKES = [
     ("PositionalEncoding", ADDED, "x.detach() + self.pe[:, :x.size(1)]", "no-gradient"),
     ("PositionalEncoding", ADDED, "x + self.pe[:, x.size(1)]", "unknown"),
     ("PositionalEncoding", ADDED, "x + self.pe[:, :7]", "raises"),
+    ("PositionalEncoding", 'self.register_buffer("pe", pe.unsqueeze(0))', "self.pe = nn.Parameter(pe[None])",
+     "positions-are-trained"),
     ("LearnedPositionalEncoding", "torch.arange(x.shape[1]", "torch.arange(1, x.shape[1] + 1", "positions-from-one"),
     ("LearnedPositionalEncoding", "torch.arange(x.shape[1]", "torch.arange(x.shape[1] - 1, -1, -1",
      "positions-reversed"),

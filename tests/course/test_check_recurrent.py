@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anaphor.errors import ConfigError
 from course.students import check_source, names_of, plant
 
 RNN = """
@@ -235,6 +236,21 @@ def test_a_mistake_in_the_cell_of_an_lstm_is_named(source, old, new, names, tmp_
 def test_the_text_says_in_which_order_the_gates_are(tmp_path):
     report = check_source(tmp_path, plant(FUSED, "i, f, g, o =", "i, f, o, g ="), "LSTMCell")
     assert "i, f, g, o are used as i, f, o, g" in report.mistakes[0].text
+
+
+ONE_INPUT = plant(
+    RNN, "x, h):\n        return torch.tanh(self.W_x(x) + self.W_h(h))", "x):\n        return self.W_x(x)"
+)
+
+
+def test_a_cell_without_a_state_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"^forward\(x\) has other arguments than expected: RNNCell\(input_size"):
+        check_source(tmp_path, ONE_INPUT, "RNNCell")
+
+
+def test_what_a_cell_returned_is_told_by_its_shape(tmp_path):
+    report = check_source(tmp_path, plant(LSTM, "return h, c", "return h"), "LSTMCell")
+    assert report.mistakes[0].text.startswith("TypeError: it returned a tensor [6, 5]; expected: LSTMCell(")
 
 
 NAMES = ["self, input_size, hidden_size", "self, n_in, n", "self, input_dim, hidden_dim, bias=True", "self, D, H"]

@@ -344,6 +344,16 @@ def name_outputs(reference: Reference, subject: Subject, returned: Any) -> Outpu
     return outputs
 
 
+def describe_returned(returned: Any) -> str:
+    """What was returned, in a few words: tensors by their shapes."""
+    if isinstance(returned, Tensor):
+        return f"a tensor {list(returned.shape)}"
+    if isinstance(returned, tuple | list) and any(isinstance(one, Tensor) for one in returned):
+        return f"a {type(returned).__name__} of {', '.join(map(describe_returned, returned))}"
+    text = repr(returned)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
 def _is_single(returned: Any) -> bool:
     return isinstance(returned, tuple) and len(returned) >= 1 and isinstance(returned[0], Tensor)
 

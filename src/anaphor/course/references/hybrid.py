@@ -30,6 +30,7 @@ from anaphor.course.references.attention import (
 )
 from anaphor.course.references.recurrent import LSTM_MISTAKES, LSTMRules, cell_shapes, lstm_step
 from anaphor.course.references.transformer import causal, norm
+from anaphor.course.student import describe_returned
 from anaphor.course.weights import Weight, read_attention
 from anaphor.errors import ConfigError
 
@@ -134,7 +135,7 @@ def run_hybrid(target: Any, case: Case, sizes: Sizes) -> Outputs:
         x = case.inputs[name]
         returned = target(x) if number == 1 and has_default else target(x, state)
         if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], Tensor):
-            raise TypeError(f"it returned {type(returned).__name__}; expected: {HYBRID.call}")
+            raise TypeError(f"it returned {describe_returned(returned)}; expected: {HYBRID.call}")
         outputs[f"y{number}"], state = returned
     return outputs
 

@@ -20,6 +20,7 @@ from anaphor.course.references.attention import (
     random_values,
     same,
 )
+from anaphor.course.student import describe_returned
 
 ROWS, HEADS, TOKENS, WIDTH = 5, 3, 7, 4
 
@@ -244,7 +245,7 @@ def run_shuffle(target: Any, case: Case, sizes: Sizes) -> Outputs:
         torch.manual_seed(7)
         called = [target(heads) for _ in range(CALLS)]
     if not all(isinstance(one, Tensor) for one in called):
-        raise TypeError(f"it returned {called[0]!r}; expected: {SHUFFLE.call}")
+        raise TypeError(f"it returned {describe_returned(called[0])}; expected: {SHUFFLE.call}")
     orders = [find_order(one, heads) for one in called]
     strange = [one for one in orders if isinstance(one, str)]
     if OTHER in strange:

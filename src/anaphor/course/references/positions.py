@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anaphor.course.reference import Case, Mistake, Outputs, Reference, Sizes, Weights
 from anaphor.course.references.attention import random_values, same
-from anaphor.course.student import match_call
+from anaphor.course.student import describe_returned, match_call
 from anaphor.course.weights import Weight
 
 BASE = 10000.0
@@ -74,10 +74,14 @@ class SinusoidalRules:
     """The position of each token; of each row where the axes are swapped."""
     waves: Callable[[Tensor], Tensor] = sine_and_cosine
     join: Callable[[Tensor, Tensor], Tensor] = add
+    is_learned: bool = False
+    """Whether there is a table that is trained, which is another encoding."""
 
 
 def compute_sinusoidal(w: Weights, inputs: Mapping[str, Any], rules: SinusoidalRules) -> Outputs:
     x = inputs["x"]
+    if rules.is_learned:
+        return {"out": rules.join(x, w["table"][: x.shape[1]])}
     dimension = torch.arange(x.shape[-1], dtype=torch.float64)
     angles = rules.count(x)[:, None] * rules.base ** -rules.exponents(dimension, x.shape[-1])
     return {"out": rules.join(x, rules.waves(angles).to(x.dtype))}
@@ -89,6 +93,12 @@ def token_cases(dim: str) -> Callable[[Sizes], list[Case]]:
         Case("of seven tokens", {"x": random_values(5, 7, sizes[dim])}, "for a batch"),
         Case("of one row", {"x": random_values(1, 4, sizes[dim], seed=1)}, "for another batch size and length"),
     ]
+
+
+def read_waves(given: Sequence[Weight], sizes: Sizes) -> Iterator[Weights]:
+    """There is nothing to train; a table that is trained is read to say so."""
+    tables = [one.value.squeeze() for one in given if one.value.requires_grad]
+    yield {"table": tables[0]} if tables and tables[0].shape[-1:] == (sizes["dim"],) else {}
 
 
 JOINED_MISTAKES = (
@@ -122,7 +132,7 @@ SINUSOIDAL = Reference(
     sizes={"dim": 10, "max_seq_len": 20},
     constructors=(("dim", "max_seq_len"), ("dim",)),
     cases=token_cases("dim"),
-    read=lambda given, sizes: iter(({},)),
+    read=read_waves,
     compute=compute_sinusoidal,
     designs=(SinusoidalRules(), SinusoidalRules(exponents=unpaired)),
     time_first=("x", "out"),
@@ -159,6 +169,9 @@ SINUSOIDAL = Reference(
                 {"exponents": lambda i, d: i // 2 / d}),
         Mistake("one-frequency", "all dimensions have the same frequency; that of dimension i is 10000^(-i/d)",
                 {"exponents": lambda i, d: 0 * i}),
+        Mistake("positions-are-trained", "the positions are a table that is trained; sines and cosines are "
+            "computed, or "
+                "kept by register_buffer", {"is_learned": True}),
         Mistake("frequencies-of-own-width", "the exponents run to 1 (division by d - 1 or d - 2); divide by d",
                 {"exponents": lambda i, d: i / (d - 1)}),
         Mistake("frequencies-of-own-width", "the exponents run to 1 (division by d - 1 or d - 2); divide by d",
@@ -433,11 +446,11 @@ def compute_alibi(w: Weights, inputs: Mapping[str, Any], rules: AlibiRules) -> O
 def run_alibi(target: Any, case: Case, sizes: Sizes) -> Outputs:
     """Integers have no dtype to follow: the bias is compared in double precision. An axis for the batch is right,
     too."""
-    named = match_call(ALIBI, target, "it")
+    named = match_call(ALIBI, target, getattr(target, "__name__", type(target).__name__))
     given = {named[ours]: value for ours, value in case.inputs.items() if ours in named}
     bias = target(**given) if named else target(*case.inputs.values())
     if not isinstance(bias, Tensor):
-        raise TypeError(f"it returned {bias!r}; expected: {ALIBI.call}")
+        raise TypeError(f"it returned {describe_returned(bias)}; expected: {ALIBI.call}")
     return {"bias": (bias[0] if bias.ndim == 4 and len(bias) == 1 else bias).double()}
 
 

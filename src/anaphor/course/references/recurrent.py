@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from anaphor.course.gate_weights import GATES, read_gates
 from anaphor.course.reference import Case, Mistake, Outputs, Reference, Sizes, Weights
 from anaphor.course.references.attention import random_values, same
-from anaphor.course.student import match_name
+from anaphor.course.student import describe_returned, match_name
 from anaphor.course.weights import Weight
 from anaphor.errors import ConfigError
 
@@ -88,7 +88,7 @@ def run_rnn_cell(target: Any, case: Case, sizes: Sizes) -> Outputs:
         returned = call_step(target, arrange(x, h))
         h = returned[-1] if isinstance(returned, tuple | list) and returned else returned
         if not isinstance(h, Tensor):
-            raise TypeError(f"it returned {returned!r}; expected: {RNN_CALL}")
+            raise TypeError(f"it returned {describe_returned(returned)}; expected: {RNN_CALL}")
     return {"h": h}
 
 
@@ -106,7 +106,7 @@ def state_of(returned: Any, call: str) -> tuple[Tensor, Tensor]:
         values = list(values[-1])
     values = values[-2:]
     if len(values) != 2 or not all(isinstance(one, Tensor) for one in values):
-        raise TypeError(f"it returned {returned!r}; expected: {call}")
+        raise TypeError(f"it returned {describe_returned(returned)}; expected: {call}")
     return values[0], values[1]
 
 
