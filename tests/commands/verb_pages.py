@@ -35,6 +35,7 @@ GUIDES = {
     "trace": ["../trace.md"],
     "lab": ["../labs/index.md"],
     "check": ["../check.md"],
+    "grade": ["../grading.md"],
     "handout": ["../handouts.md"],
     "hint": ["../handouts.md"],
     "runs": ["../live-page.md"],

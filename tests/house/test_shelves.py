@@ -17,7 +17,7 @@ VERBS = {
     "studies": ("study",),
     "trace": ("trace",),
     "labs": ("lab",),
-    "course": ("check", "handout", "hint"),
+    "course": ("check", "grade", "handout", "hint"),
     "web": ("runs", "serve", "report"),
 }
 FUNCTIONS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,6 +17,7 @@ from typing import Any
 TOLERANCE = 0.01
 """Relative difference that a number may have: two digits, rounded, or three."""
 ABSOLUTE = 5e-4
+LARGE_EXPONENT = re.compile(r"[eE][+-]?[\d_]{4}")
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,12 @@ def parse_value(value: Any) -> Any:
     if isinstance(value, int | float | Fraction):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, str) and value.strip():
+        if LARGE_EXPONENT.search(value):
+            return None  # its digits would fill the memory
         try:
             return float(Fraction(value.strip().replace(" ", "").replace("−", "-")))
+        except OverflowError:
+            return None
         except (ValueError, ZeroDivisionError):
             return " ".join(value.casefold().split())
     return None
