@@ -38,6 +38,7 @@ GUIDES = {
     "grade": ["../grading.md"],
     "handout": ["../handouts.md"],
     "hint": ["../handouts.md"],
+    "leaderboard": ["../grading.md#leaderboard"],
     "runs": ["../live-page.md"],
     "serve": ["../live-page.md"],
     "report": ["../live-page.md"],

@@ -11,3 +11,4 @@ def register() -> None:
     register_verb("handout", "write the exercises of a course sheet for a student", "anaphor.course.handout_verb:run")
     register_verb("hint", "show the hints of an exercise, one at a time", "anaphor.course.hint_verb:run")
     register_verb("grade", "grade submissions of a course sheet in a sandbox", "anaphor.course.grade_verb:run")
+    register_verb("leaderboard", "rank the runs of submissions, with ties", "anaphor.course.leaderboard_verb:run")

@@ -33,6 +33,7 @@ from anaphor.web.connections import log_once
 from anaphor.web.guard import Access, Guard, error_response
 from anaphor.web.history import read_curves, read_samples, read_step_log
 from anaphor.web.jobs import Busy, Job, Jobs
+from anaphor.web.leaderboard import has_leaderboard, read_leaderboard
 from anaphor.web.worker import without_paths
 
 PAGE = "app.html"
@@ -71,6 +72,7 @@ def build_app(catalog: Catalog, access: Access, jobs: Jobs | None = None) -> Sta
         Route("/api/curves", api.get_curves, methods=["GET"]),
         Route("/api/samples", api.get_samples, methods=["GET"]),
         Route("/api/study", api.get_study, methods=["GET"]),
+        Route("/api/leaderboard", api.get_leaderboard, methods=["GET"]),
         Route("/api/job", api.get_job, methods=["GET"]),
         Route("/api/command", api.get_command, methods=["GET"]),
         Route("/api/stop", api.stop_or_resume, methods=["POST"]),
@@ -163,7 +165,11 @@ class Api:
             listing, newest = self.list_runs()
             if newest == version:
                 return {"version": version, "unchanged": True}
-            return {**listing.to_plain(), "place": self.find_place()}
+            return {
+                **listing.to_plain(),
+                "place": self.find_place(),
+                "leaderboard": has_leaderboard(self.catalog.folder),
+            }
 
         return await self.read(read)
 
@@ -221,6 +227,9 @@ class Api:
     async def get_study(self, request: Request) -> Response:
         key = request.query_params.get("id", "")
         return await self.read(lambda: self.catalog.read_study(self._find(key, study=True)))
+
+    async def get_leaderboard(self, request: Request) -> Response:
+        return await self.read(lambda: read_leaderboard(self.catalog.folder))
 
     async def get_command(self, request: Request) -> Response:
         key = request.query_params.get("run", "")

@@ -2,7 +2,8 @@
 
 A reference has the right computation and its known mistakes beside the functions that make inputs (`cases`), derive
 sizes and run a student's own. Only the latter are needed where the student's code runs. So their source is cut out of
-their module, with all that they use, and the module in the sandbox has that and no more.
+their module, with all that they use, and the module in the sandbox has that, a reference that cannot compute, and no
+more.
 """
 
 from __future__ import annotations
@@ -10,19 +11,29 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch.nn import functional
 
 from anaphor.course import references
 from anaphor.course.reference import Reference
 from anaphor.errors import ConfigError
 
-FIELDS = ("run", "derived")
-"""Functions of a reference that the sandbox needs."""
-WITH_CASES = "cases"
-"""Needed where inputs are made there, because a message cannot have them."""
+ANSWERS: Mapping[str, str] = {
+    "compute": "None", "designs": "()", "mistakes": "()", "read": "None", "shapes": "None", "forms": "{}",
+}  # fmt: skip
+"""Fields of a reference that stay outside, and what is there instead."""
+HEAD = """\
+from __future__ import annotations
+from functools import partial as _partial
+import torch as _torch
+from anaphor.course.reference import Reference as _Reference
+"""
 
 
 @dataclass
@@ -31,8 +42,8 @@ class Slices:
 
     names: dict[str, set[str]] = field(default_factory=dict)
     """Top-level names that are kept, by module."""
-    added: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Names that are added, with their expression, by module."""
+    stubs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """References that cannot compute: their expressions by name, by module."""
 
     def add(self, module: str, names: Iterable[str]) -> None:
         """Keep names of a module, and all that they use."""
@@ -40,77 +51,66 @@ class Slices:
         while waiting:
             place, name = waiting.pop()
             kept = self.names.setdefault(place, set())
+            value = getattr(sys.modules[place], name, None)
             if name in kept:
+                continue
+            if isinstance(value, Reference) and name in _definitions(place):
+                self.add_reference(place, name, value, with_cases=False)
                 continue
             kept.add(name)
             waiting += _used_by(place, _definitions(place).get(name, []))
 
-    def add_expression(self, module: str, name: str, expression: ast.expr) -> None:
-        """Keep what an expression uses, and give its value a name."""
-        self.added.setdefault(module, {})[name] = ast.unparse(expression)
-        for place, used in _used_by(module, [expression]):
-            self.add(place, [used])
+    def add_reference(self, module: str, name: str, reference: Reference, *, with_cases: bool) -> None:
+        """A reference under its name, without its answers."""
+        stubs = self.stubs.setdefault(module, {})
+        if name in stubs and not with_cases:
+            return
         self.names.setdefault(module, set())
+        stubs[name] = "None"  # while its parts are looked at, which may name it
+        values = dict(ANSWERS) if with_cases else {**ANSWERS, "cases": "None"}
+        for one in fields(Reference):
+            if one.name not in values:
+                values[one.name] = self._render(getattr(reference, one.name), f"{reference.name}.{one.name}")
+        stubs[name] = f"_Reference({', '.join(f'{key}={value}' for key, value in values.items())})"
+
+    def _render(self, value: Any, what: str) -> str:
+        """An expression that gives a value in the sandbox."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return repr(value)
+        if isinstance(value, tuple | list):
+            parts = "".join(f"{self._render(one, what)}, " for one in value)
+            return f"({parts})" if isinstance(value, tuple) else f"[{parts}]"
+        if isinstance(value, Mapping):
+            return "{" + ", ".join(f"{key!r}: {self._render(one, what)}" for key, one in value.items()) + "}"
+        if isinstance(value, partial):
+            words = [self._render(one, what) for one in (value.func, *value.args)]
+            words += [f"{name}={self._render(one, what)}" for name, one in value.keywords.items()]
+            return f"_partial({', '.join(words)})"
+        if value is dict:
+            return "dict"
+        module, name = getattr(value, "__module__", None) or "", getattr(value, "__qualname__", "")
+        if module.startswith(f"{references.__name__}.") and name in _definitions(module):
+            self.add(module, [name])
+            return f'__import__("importlib").import_module({module!r}).{name}'
+        for owner, place in ((torch, "_torch"), (functional, "_torch.nn.functional")):
+            if getattr(owner, getattr(value, "__name__", ""), None) is value:
+                return f"{place}.{value.__name__}"
+        raise ConfigError(f"{what} must be a function with a name in its module, so that it can be sent to a sandbox")
 
     def sources(self) -> dict[str, str]:
         """The source of every module."""
         return {module: self._source(module) for module in self.names}
 
     def _source(self, module: str) -> str:
-        lines = ["from __future__ import annotations"]
+        lines = [HEAD]
         kept = self.names[module]
         for node in _tree(module).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 lines += _keep_import(node, kept)
-            elif set(_defined(node)) & kept:
+            elif {*_defined(node)} & kept:
                 lines.append(ast.unparse(node))
-        lines += [f"{name} = {text}" for name, text in self.added.get(module, {}).items()]
+        lines += [f"{name} = {text}" for name, text in self.stubs.get(module, {}).items()]
         return "\n".join(lines) + "\n"
-
-
-def describe_reference(reference: Reference, slices: Slices, *, with_cases: bool) -> dict[str, Any]:
-    """What the sandbox needs of a reference, as plain values; its functions are kept in the slices, and named."""
-    functions = {}
-    for name in (*FIELDS, *([WITH_CASES] if with_cases else [])):
-        value = getattr(reference, name)
-        if value is not None and value is not dict:
-            functions[name] = _place(reference, name, value, slices)
-    return {
-        "name": reference.name,
-        "call": reference.call,
-        "outputs": [*reference.outputs],
-        "arguments": [*reference.arguments],
-        "sizes": dict(reference.sizes),
-        "constructors": [[*form] for form in reference.constructors],
-        "optional": [*reference.optional],
-        "time_first": [*reference.time_first],
-        "forms": [*reference.forms],
-        "functions": functions,
-    }
-
-
-def _place(reference: Reference, field_name: str, value: Callable[..., Any], slices: Slices) -> str:
-    """Where a function of a reference is in the sandbox: "module:name"."""
-    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-    if module.startswith(references.__name__) and name in _definitions(module):
-        slices.add(module, [name])
-        return f"{module}:{name}"
-    for module, tree in _reference_modules().items():
-        for node in tree.body:
-            call = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            if not isinstance(call, ast.Call) or getattr(sys.modules[module], _defined(node)[0], None) is not reference:
-                continue
-            expression = next((one.value for one in call.keywords if one.arg == field_name), None)
-            if expression is not None:
-                own = f"{_defined(node)[0]}_{field_name}"
-                slices.add_expression(module, own, expression)
-                return f"{module}:{own}"
-    raise ConfigError(f"{reference.name}: its function {field_name} must have a name in its module, to be sent")
-
-
-def _reference_modules() -> Mapping[str, ast.Module]:
-    names = [name for name in sys.modules if name.startswith(f"{references.__name__}.")]
-    return {name: _tree(name) for name in names}
 
 
 _TREES: dict[str, ast.Module] = {}
@@ -143,21 +143,24 @@ def _definitions(module: str) -> dict[str, list[ast.AST]]:
 def _used_by(module: str, nodes: Iterable[ast.AST]) -> list[tuple[str, str]]:
     """Modules and top-level names that statements use, those of other modules of references included."""
     used = {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
-    found = [(module, name) for name in used & _definitions(module).keys()]
+    found = [(module, name) for name in used & (_definitions(module).keys() | _imported(module))]
     for node in _tree(module).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{references.__name__}."):
             found += [(str(node.module), one.name) for one in node.names if (one.asname or one.name) in used]
-    found += [(module, name) for name in used if name in _imported(module)]
     return found
 
 
 def _imported(module: str) -> set[str]:
     nodes = [node for node in _tree(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    return {(one.asname or one.name.partition(".")[0]) for node in nodes for one in node.names}
+    return {_bound(one) for node in nodes for one in node.names}
+
+
+def _bound(name: ast.alias) -> str:
+    return name.asname or name.name.partition(".")[0]
 
 
 def _keep_import(node: ast.Import | ast.ImportFrom, kept: set[str]) -> list[str]:
-    names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in kept]
+    names = [one for one in node.names if _bound(one) in kept]
     if not names or (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
         return []
     part = ast.Import(names) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, names, node.level)

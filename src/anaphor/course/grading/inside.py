@@ -61,9 +61,9 @@ class Sandboxed:
     def fingerprint(self, file: str) -> dict[str, Any]:
         return {"found": fingerprints(Path(file).read_bytes())}
 
-    def load(self, target: str, reference: dict[str, Any]) -> dict[str, Any]:
+    def load(self, target: str, place: str) -> dict[str, Any]:
         subject = load_subject(target)
-        self.implementation = LocalImplementation(_read_reference(reference), subject, torch.device("cpu"))
+        self.implementation = LocalImplementation(import_object(place), subject, torch.device("cpu"))
         return {}
 
     def build(self) -> dict[str, Any]:
@@ -125,31 +125,6 @@ def _is_equal(value: Any, other: Any) -> bool:
 
 def _name_owner(owner: type) -> str:
     return next((kind.__name__ for kind in OWNERS if issubclass(owner, kind)), "Module")
-
-
-def _read_reference(values: dict[str, Any]) -> Reference:
-    """The reference without its computation: how a student's own is made and called."""
-    functions = {name: import_object(place) for name, place in values["functions"].items()}
-    return Reference(
-        name=values["name"],
-        call=values["call"],
-        outputs=tuple(values["outputs"]),
-        arguments=tuple(values["arguments"]),
-        sizes=values["sizes"],
-        constructors=tuple(map(tuple, values["constructors"])),
-        optional=tuple(values["optional"]),
-        time_first=tuple(values["time_first"]),
-        cases=functions.get("cases", lambda sizes: []),
-        derived=functions.get("derived", dict),
-        run=functions.get("run"),
-        compute=_no_reference,
-        designs=(),
-        mistakes=(),
-    )
-
-
-def _no_reference(*_: Any) -> Any:
-    raise AssertionError("nothing is compared here")
 
 
 def _read_call(reference: Reference, sizes: dict[str, int], call: dict[str, Any]) -> Call:

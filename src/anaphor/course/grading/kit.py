@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from anaphor.course.catalog import find_reference
-from anaphor.course.grading.drivers import Slices, describe_reference
+from anaphor.course import references
+from anaphor.course.catalog import CATALOG, find_reference, has_reference
+from anaphor.course.grading.drivers import Slices
 from anaphor.course.grading.remote import can_send
 from anaphor.course.grading.sandbox import PACKAGE
+from anaphor.course.reference import Reference
 from anaphor.course.sheet import Sheet
 from anaphor.errors import ConfigError
 
@@ -30,33 +32,38 @@ print(json.dumps([name for name in sys.modules if name == "anaphor" or name.star
 
 
 def make_kit(folder: Path, sheets: Iterable[Sheet]) -> dict[str, dict[str, Any]]:
-    """Write the modules into a folder, and return what the sandbox needs of each reference of the sheets by its name.
-    A reference that is not there yet is left out."""
+    """Write the modules into a folder, and return for each reference of the sheets its `place` in the sandbox, and
+    whether the grader `sends_inputs`. A reference that does not exist is left out."""
     sheets = list(sheets)
     slices, described = Slices(), dict[str, dict[str, Any]]()
-    for name in {check.reference for sheet in sheets for one in sheet.exercises for check in one.checks}:
-        try:
-            reference = find_reference(name)
-        except ConfigError:
+    for name in sorted({check.reference for sheet in sheets for one in sheet.exercises for check in one.checks}):
+        if not has_reference(name):
             continue
-        full = {**reference.sizes}
-        forms = [{size: full[size] for size in form if size in full} for form in reference.constructors]
-        sends = all(can_send(case.inputs) for case in reference.cases(reference.derived(forms[0] if forms else full)))
-        described[name] = {**describe_reference(reference, slices, with_cases=not sends), "sends_inputs": sends}
+        described[name] = add_to(slices, find_reference(name))
     sources = slices.sources()
-    for module in _needed_modules(sheets):
+    wanted = [INSIDE, "anaphor.course.catalog", *(name for text in sources.values() for name in _imports_of(text))]
+    for module in _needed_modules(sheets, [name for name in wanted if not name.startswith(FORBIDDEN)]):
         if not module.startswith(FORBIDDEN):
             _copy(module, folder)
-    for module in ("anaphor.course.references",):
-        _copy(module, folder)
+    _copy(references.__name__, folder)
     for module, source in sources.items():
         _path(module, folder).write_text(source, encoding="utf-8")
     return described
 
 
-def _needed_modules(sheets: Iterable[Sheet]) -> list[str]:
-    """Modules that the program in the sandbox imports, and those that stubs import."""
-    wanted = [INSIDE]
+def add_to(slices: Slices, reference: Reference) -> dict[str, Any]:
+    """Add what the sandbox needs of a reference, and say where it is there."""
+    full = {**reference.sizes}
+    forms = [{size: full[size] for size in form if size in full} for form in reference.constructors]
+    cases = reference.cases(reference.derived(forms[0] if forms else full))
+    sends = all(can_send(case.inputs) for case in cases)
+    module, _, attribute = CATALOG[reference.name].reference.partition(":")
+    slices.add_reference(module, attribute, reference, with_cases=not sends)
+    return {"place": f"{module}:{attribute}", "sends_inputs": sends}
+
+
+def _needed_modules(sheets: Iterable[Sheet], wanted: list[str]) -> list[str]:
+    """Modules that these and the stubs import, themselves included."""
     for sheet in sheets:
         for stub in sorted((sheet.folder / "stubs").rglob("*.py")):
             wanted += _imports_of(stub.read_text(encoding="utf-8"))

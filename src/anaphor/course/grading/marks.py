@@ -56,7 +56,7 @@ class Grader:
 
     def marks(self) -> list[Mark]:
         """A row for every exercise."""
-        runs = self._rescore()
+        runs = rescore_submission(self.submission, self.sandbox, self.scratch, max(5 * self.seconds, 120))
         try:
             return [self._mark(exercise, runs) for exercise in self.submission.sheet.exercises]
         finally:
@@ -142,12 +142,11 @@ class Grader:
         own = found.get(check.name) if isinstance(found, dict) else None
         if isinstance(own, str):
             self.code[f"{exercise.id}::{check.name}"] = own[:32]
-        described = dict(self.references[check.reference])
-        sends = described.pop("sends_inputs")
+        known = self.references[check.reference]
         reference = find_reference(check.reference)
         try:
-            remote.request("load", target=f"{file}::{check.name}", reference=described)
-            implementation = RemoteImplementation(reference, remote, check.name, sends_inputs=sends)
+            remote.request("load", target=f"{file}::{check.name}", place=known["place"])
+            implementation = RemoteImplementation(reference, remote, check.name, sends_inputs=known["sends_inputs"])
             return check_implementation(reference, implementation, seed=secrets.randbits(62))
         except (SandboxEnded, AnaphorError, RemoteError):
             raise
@@ -158,26 +157,6 @@ class Grader:
     @property
     def _folder(self) -> str:
         return self.submission.folder.name if self.remote is None else self.remote.folder
-
-    def _rescore(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the runs of the sheet give, by their folders."""
-        wanted = []
-        for exercise in self.submission.sheet.exercises:
-            for run in exercise.runs:
-                if (self.submission.folder / run.folder / "spec.yaml").is_file():
-                    values = student_values(exercise, self.submission.student)
-                    command = fill(run.command, values)
-                    wanted.append(
-                        {"folder": run.folder, "command": command, "settings": {**run.settings}, "metric": run.metric}
-                    )
-        if not wanted:
-            return {}
-        data = self.scratch / "sheet-data"
-        for name, text in student_files(self.submission.sheet.number, self.submission.student).items():
-            (data / name).parent.mkdir(parents=True, exist_ok=True)
-            (data / name).write_text(text, encoding="utf-8")
-        _copy_sheet_data(self.submission.sheet.folder / "data", data / "data")
-        return rescore(self.sandbox, self.submission.folder, wanted, data, self.scratch, max(5 * self.seconds, 120))
 
     def _runs(self, exercise: Exercise, found: Mapping[str, Mapping[str, Any]]) -> Mark:
         comments, flags, right = list[str](), list[str](), 0
@@ -197,6 +176,27 @@ class Grader:
         if "own-code" in flags:
             points, comment = None, f"{TO_READ}: {comment}"
         return Mark(exercise.id, exercise.points, points, comment, tuple(dict.fromkeys(flags)))
+
+
+def rescore_submission(
+    submission: Submission, sandbox: Sandbox, scratch: Path, seconds: float, *, losses: bool = False
+) -> Mapping[str, Mapping[str, Any]]:
+    """What the runs of a submission give, by their folders; with `losses` also those of each item."""
+    wanted = []
+    for exercise in submission.sheet.exercises:
+        for run in exercise.runs:
+            if (submission.folder / run.folder / "spec.yaml").is_file():
+                command = fill(run.command, student_values(exercise, submission.student))
+                settings = {"folder": run.folder, "command": command, "settings": {**run.settings}}
+                wanted.append({**settings, "metric": run.metric, "losses": losses})
+    if not wanted:
+        return {}
+    data = scratch / "sheet-data"
+    for name, text in student_files(submission.sheet.number, submission.student).items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text(text, encoding="utf-8")
+    _copy_sheet_data(submission.sheet.folder / "data", data / "data")
+    return rescore(sandbox, submission.folder, wanted, data, scratch, seconds)
 
 
 def _copy_sheet_data(source: Path, target: Path) -> None:
