@@ -34,6 +34,7 @@ GUIDES = {
     "study": ["../studies.md"],
     "trace": ["../trace.md"],
     "lab": ["../labs/index.md"],
+    "adapter": ["../grading.md#otter-and-nbgrader"],
     "check": ["../check.md"],
     "grade": ["../grading.md"],
     "handout": ["../handouts.md"],

@@ -17,7 +17,7 @@ VERBS = {
     "studies": ("study",),
     "trace": ("trace",),
     "labs": ("lab",),
-    "course": ("check", "grade", "handout", "hint", "leaderboard"),
+    "course": ("adapter", "check", "grade", "handout", "hint", "leaderboard"),
     "web": ("runs", "serve", "report"),
 }
 FUNCTIONS = {

@@ -12,3 +12,6 @@ def register() -> None:
     register_verb("hint", "show the hints of an exercise, one at a time", "anaphor.course.hint_verb:run")
     register_verb("grade", "grade submissions of a course sheet in a sandbox", "anaphor.course.grade_verb:run")
     register_verb("leaderboard", "rank the runs of submissions, with ties", "anaphor.course.leaderboard_verb:run")
+    register_verb(
+        "adapter", "write the checks of a course sheet for Otter or nbgrader", "anaphor.course.adapter_verb:run"
+    )

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import DataError
-from anaphor.web.summary import make_plain, read_json, to_number
+from anaphor.web.history import to_number
+from anaphor.web.summary import make_plain, read_json
 
 FILE = "leaderboard.json"
 FORMAT = 1

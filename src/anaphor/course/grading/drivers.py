@@ -92,9 +92,10 @@ class Slices:
         if module.startswith(f"{references.__name__}.") and name in _definitions(module):
             self.add(module, [name])
             return f'__import__("importlib").import_module({module!r}).{name}'
+        own: str = getattr(value, "__name__", "")
         for owner, place in ((torch, "_torch"), (functional, "_torch.nn.functional")):
-            if getattr(owner, getattr(value, "__name__", ""), None) is value:
-                return f"{place}.{value.__name__}"
+            if getattr(owner, own, None) is value:
+                return f"{place}.{own}"
         raise ConfigError(f"{what} must be a function with a name in its module, so that it can be sent to a sandbox")
 
     def sources(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 // Leaderboard: the runs of students, as `anaphor leaderboard` has scored them again; with ties.
 
 {
+  const WORDS = ["Name", "Tied with", "Note"];
   const number = (value) => (typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–");
   const interval = (entry) => (typeof entry.low === "number" ? `${number(entry.low)} to ${number(entry.high)}` : "–");
 
@@ -10,10 +11,10 @@
     box.append(make("h2", board.title), make("p", `${board.metric}, ${compared}`, "quiet"));
     const table = make("table"), head = make("tr"), top = make("thead"), body = make("tbody"), scroll = make("div", "", "scroll");
     table.append(make("caption", `${board.title}: ${board.metric}`, "hidden"));
-    head.append(...["Rank", "Name", board.metric, "95 % interval", "Tied with", "Note"].map((title) => Object.assign(make("th", title), { scope: "col" })));
+    head.append(...["Rank", "Name", board.metric, "95 % interval", "Tied with", "Note"].map((title) => Object.assign(make("th", title, WORDS.includes(title) ? "words" : ""), { scope: "col" })));
     for (const entry of board.entries) {
       const row = make("tr");
-      row.append(make("td", number(entry.rank)), make("th", entry.name), make("td", number(entry.value)), make("td", interval(entry)), make("td", entry.tied.join(", ") || "–"), make("td", entry.comment));
+      row.append(make("td", number(entry.rank)), make("th", entry.name, "words"), make("td", number(entry.value)), make("td", interval(entry)), make("td", entry.tied.join(", ") || "–", "words"), make("td", entry.comment, "words"));
       row.querySelector("th").scope = "row";
       body.append(row);
     }
