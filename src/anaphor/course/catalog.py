@@ -135,6 +135,11 @@ CATALOG: dict[str, Entry] = {
         f"{_FOLDER}.tokenizer:TOKENIZER",
         ("MyTokenizer", "WordTokenizer"),
     ),
+    "beam_search": Entry(
+        "function (log_probs, start, end, beam_width, max_length, length_penalty=1) -> tokens, or (tokens, score)",
+        f"{_FOLDER}.beam_search:BEAM_SEARCH",
+        ("beam_decode", "beam"),
+    ),
     "bleu": Entry(
         "function (references, hypotheses) -> score from 0 to 1 or 100; a list of references for each hypothesis",
         f"{_FOLDER}.streams:BLEU",
