@@ -35,15 +35,15 @@ class Options:
     pairs: int = 60
     """Pairs of timings per ratio; ours and the peer run alternately."""
     parts: tuple[str, ...] = ()
-    """Benchmarks (all but decoding, finetune, kernels, packing, web and scaling if not given)."""
+    """Benchmarks (all but decoding, finetune, kernels, packing, recurrences, web and scaling if not given)."""
     against: Path | None = None
     """Folder of another source tree, such as that of an earlier commit: it takes the place of all peers, and the parts
     are start and training."""
     recipes: tuple[str, ...] = ()
     """Recipes of the part scaling (all if not given), and of training with --against."""
     device: str = "cpu"
-    """Device of decoding, training, adaptation, images, finetune, feeding, kernels, start, packing and scaling: auto,
-    cpu or cuda; others use the CPU."""
+    """Device of decoding, training, adaptation, images, finetune, feeding, kernels, start, packing, recurrences and
+    scaling: auto, cpu or cuda; others use the CPU."""
     threads: int | None = None
     """CPU threads (all cores if not given)."""
     out: Path | None = None

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from anaphor.registry import has_shelf
-from benchmarks import feeding, finetune, generation, images, overhead, recording, start, training
+from benchmarks import feeding, finetune, generation, images, overhead, recording, recurrences, start, training
 from benchmarks.timing import Finding
 
 Tick = Callable[[str], None]
@@ -33,6 +33,7 @@ PARTS: dict[str, Part] = {
     "finetune": finetune,
     "feeding": feeding,
     "start": start,
+    "recurrences": recurrences,
 }
 """With the parts of the shelves that are there, which are added below."""
 
@@ -59,7 +60,9 @@ if has_shelf("web"):
 
 SCALING = "scaling"
 """The one part that has no peer and no ratios: `scaling.py` gives costs, in a report of their own."""
-DEFAULT_PARTS = tuple(name for name in PARTS if name not in ("decoding", "finetune", "kernels", "packing", "web"))
+DEFAULT_PARTS = tuple(
+    name for name in PARTS if name not in ("decoding", "finetune", "kernels", "packing", "recurrences", "web")
+)
 """All but those that take long or need packages that are not installed with Anaphor."""
 
 

@@ -187,6 +187,7 @@ CAPTURED = {
     "rotary": {"position": "rotary"},
     "alibi": {"position": "alibi"},
     "window": {"window": 5},
+    "gated-delta": {"short_conv": 4},
     "leaky": {},
     "my-gated-delta": {},
 }
@@ -196,7 +197,7 @@ OWN = {"leaky": "leaky_mixer.py", "my-gated-delta": "my_gated_delta.py"}
 @pytest.mark.parametrize("name", CAPTURED)
 def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, monkeypatch):
     monkeypatch.setattr("anaphor.models.decoding.BLOCK", 4)
-    preset = name if name in FAMILIES or name in OWN else "transformer"
+    preset = name if name in FAMILIES or name in OWN or name == "gated-delta" else "transformer"
     if name in OWN:
         import_file(OWN[name])
     heads = {} if preset in ("lstm", "qrnn", *OWN) else {"heads": 2}

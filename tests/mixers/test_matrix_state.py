@@ -61,7 +61,11 @@ def test_chunks_are_the_formula_with_gradients_of_everything(tokens, chunk, kind
     steps = draw_steps(tokens, *kind, strength)
     memory, probe = torch.randn(2, 3, 4, 5), torch.randn(2, 3, tokens, 5)
     expected = with_gradients(by_formula, steps, memory, probe)
-    for form in (recurrent, lambda *given: chunkwise(*given, chunk)):
+    for form in (
+        recurrent,
+        lambda *given: chunkwise(*given, chunk),
+        lambda *given: chunkwise(*given, chunk, -strength),
+    ):
         for one, two in zip(with_gradients(form, steps, memory, probe), expected, strict=True):
             torch.testing.assert_close(one, two, **TIGHT)
 

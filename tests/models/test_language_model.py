@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from anaphor.errors import ConfigError
 from anaphor.mixers import Span, count_bytes, select_rows
 from anaphor.models import PRESETS, LanguageModelSpec, backbone, build, preset, summarize
+from anaphor.registry import RECURRENCES
 
 SMALL = [name for name in PRESETS if not name.startswith(("gpt2", "gopher", "openai"))]
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
@@ -146,21 +147,23 @@ def test_free_stacks_are_spelled_out():
 @settings(max_examples=40, deadline=None)
 @given(
     mixers=st.lists(
-        st.sampled_from(["rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm", "qrnn", "attention", "linear"]),
+        st.sampled_from(
+            ["rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm", "qrnn", "attention", "linear", *RECURRENCES]
+        ),
         min_size=1,
         max_size=4,
     ),
     norm=st.sampled_from(["before", "after", "none"]),
     residual=st.booleans(),
     feedforward=st.sampled_from([None, 0, 12]),
+    short_conv=st.sampled_from([0, 3]),
     cut=st.integers(0, 6),
     seed=st.integers(0, 100),
 )
-def test_any_stack_of_streaming_mixers_streams(mixers, norm, residual, feedforward, cut, seed):
+def test_any_stack_of_streaming_mixers_streams(mixers, norm, residual, feedforward, short_conv, cut, seed):
     torch.manual_seed(seed)
-    spec = LanguageModelSpec(
-        vocabulary=7, mixers=tuple(mixers), width=8, norm=norm, residual=residual, feedforward=feedforward
-    )
+    around = {"norm": norm, "residual": residual, "feedforward": feedforward, "short_conv": short_conv}
+    spec = LanguageModelSpec(vocabulary=7, mixers=tuple(mixers), width=8, **around)
     model, tokens = spec.build().eval(), torch.randint(0, 7, (2, 6))
     first, state = model(tokens[:, :cut])
     second, _ = model(tokens[:, cut:], state)

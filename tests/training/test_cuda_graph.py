@@ -34,6 +34,8 @@ MODELS = {
     "transformer": {"model": "transformer", "carry": False},
     "memory": {"model": "transformer-xl", "memory": 40, "optimizer": "muon"},
     "hybrid": {"model": "hybrid", "memory": 24},
+    "gated-delta": {"model": "gated-delta", "layers": 2},
+    "rwkv7": {"model": "rwkv7", "layers": 2},
     "accumulated": {"model": "gru", "accumulate": 2},
     "averaged": {"model": "lstm", "average": "ema"},
 }

@@ -43,6 +43,10 @@ RUNS = {
     "transformer": dataclasses.replace(TEXT, model="transformer", carry=False),
     "memory": dataclasses.replace(TEXT, model="transformer-xl", memory=12),
     "linear": dataclasses.replace(TEXT, model="linear"),
+    "delta": dataclasses.replace(TEXT, model="delta", num_householder=2),
+    "gated-delta": dataclasses.replace(TEXT, model="gated-delta", channel_decay=True, layers=1),
+    "mamba2": dataclasses.replace(TEXT, model="mamba2", data_dependent_rope=True),
+    "rwkv7": dataclasses.replace(TEXT, model="rwkv7", short_conv=4),
     "luong": dataclasses.replace(PAIRS, model="luong", layers=2),
     "gru": dataclasses.replace(PAIRS, model="gru-attention"),
     "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
@@ -90,7 +94,7 @@ def test_clipping_and_the_report_of_a_step_read_no_value(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Decoding, partial(FixedDecoding, steps=8)])
-@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer"])
+@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer", "mamba2", "rwkv7"])
 def test_a_greedy_step_of_decoding_reads_no_value(name, kind, monkeypatch):
     """Whether its logits are finite is known on the host when its tokens are."""
     monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)

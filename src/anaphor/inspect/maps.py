@@ -33,8 +33,10 @@ MIN_INDUCTION = 0.1
 UNIFORM = 0.95
 """Least evenness of a head that counts as uniform."""
 MAX_UNITS = 64
-UNIT_TAPS = ("states", "gates")
-"""Names of the taps with units over time."""
+KINDS = {"decay": "gates"}
+"""What the units of a tap are shown as, where that is not its name."""
+UNIT_TAPS = ("states", "gates", "decay")
+"""Names of the taps with units over time; a decay is shown as a gate."""
 
 
 # ---- attention maps
@@ -321,7 +323,14 @@ def select_units(model: nn.Module, taps: Mapping[str, Tensor], most: int = MAX_U
         }
         units = {values.shape[-1]: _most_varied(values[:, 0], most) for values in reversed(found.values())}
         maps += [
-            UnitMap(path, kind, name, part.T[torch.tensor(units[len(part.T)])], units[len(part.T)], of=len(part.T))
+            UnitMap(
+                path,
+                KINDS.get(kind, kind),
+                name,
+                part.T[torch.tensor(units[len(part.T)])],
+                units[len(part.T)],
+                of=len(part.T),
+            )
             for kind, values in found.items()
             for name, part in zip(_part_names(layer, kind, values.shape[1]), values.unbind(1), strict=True)
             if (kind, name) != ("gates", "hidden")  # an RNN has none: it is the state

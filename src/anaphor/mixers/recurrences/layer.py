@@ -5,6 +5,7 @@ A mixer computes the steps of its tokens (`matrix_state.Steps`) and what becomes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -28,18 +29,22 @@ from anaphor.mixers.short_convolution import ShortConvolution, check_short_conv
 from anaphor.mixers.spec import MemoryOptions, MixerSpec, check_heads, require
 from anaphor.taps import Tap
 
+CHUNKS = {"cpu": 32, "cuda": 64}
+"""Tokens that are computed at once, by kind of device."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceSpec(MixerSpec):
     """Base class of the specs of recurrences with a memory."""
 
-    chunk: int = 64
-    """Number of tokens that are computed at once, a power of two; 1 computes token by token."""
+    chunk: int | None = None
+    """Number of tokens that are computed at once, a power of two; 1 computes token by token. None means 32 on a CPU
+    and 64 on a GPU."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, chunk=self.chunk)
-        if self.chunk & (self.chunk - 1):
+        if self.chunk is not None and self.chunk & (self.chunk - 1):
             raise ConfigError(f"chunk={self.chunk}: it must be a power of two")
 
 
@@ -91,8 +96,12 @@ class Recurrence(Mixer):
     spec: RecurrenceSpec
     state_type: ClassVar[type] = MemoryState
     follows_init_scheme = True
+    least_log_decay: ClassVar[float] = -math.inf
+    """No logarithm of a decay is below this."""
     gate_names: ClassVar[tuple[str, ...]] = ()
     """Names of what the tap `gates` [B, T, gates, H] records, in order."""
+    decay_names: ClassVar[tuple[str, ...]] = ("decay",)
+    """Name of what the tap `decay` records: [B, T, H], or [B, T, H·K] for decays by channel."""
     state_names: ClassVar[tuple[str, ...]] = ("norm of the memory",)
     """Names of what the tap `states` [B, T, 1, H] records."""
 
@@ -148,7 +157,9 @@ class Recurrence(Mixer):
             if self.values.is_recorded:
                 self.values(values.flatten(1, 2))
             if self.weights.is_recorded:
-                w = implied_attention(wide, self.spec.chunk)[:, :, writes - 1 :: writes]  # [B, H, T, T writes]
+                w = implied_attention(wide, self._chunk(memory), self.least_log_decay)[
+                    :, :, writes - 1 :: writes
+                ]  # [B, H, T, T writes]
                 w = w if skip is None else w + torch.diag_embed(skip.to(w.dtype))
                 w = self.weights(w.unflatten(-1, (-1, writes)).movedim(-1, 2).flatten(1, 2))
                 of_past, _ = self._run(wide._replace(v=torch.zeros_like(wide.v)), memory, writes)
@@ -164,8 +175,12 @@ class Recurrence(Mixer):
         elif self.spec.chunk == 1 or steps.k.shape[2] == 1:
             y, memory = recurrent(steps, memory)
         else:
-            y, memory = chunkwise(steps, memory, self.spec.chunk)
+            y, memory = chunkwise(steps, memory, self._chunk(memory), self.least_log_decay)
         return y[:, :, writes - 1 :: writes], memory
+
+    def _chunk(self, memory: Tensor) -> int:
+        """A GPU has more units than a small chunk can use."""
+        return self.spec.chunk or CHUNKS.get(memory.device.type, CHUNKS["cuda"])
 
 
 class QKVRecurrence(Recurrence):

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LEAF = 4
-"""Blocks of so many tokens compare each pair of tokens channel by channel; larger ones are split into halves."""
+SAFE = 40.0
+"""exp of this, and one over it, are far from the limits of single precision."""
 
 
 class Steps(NamedTuple):
@@ -107,15 +107,16 @@ def recurrent(steps: Steps, memory: Tensor, listen: Callable[[Tensor], None] | N
 # ---- in chunks
 
 
-def chunkwise(steps: Steps, memory: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+def chunkwise(steps: Steps, memory: Tensor, chunk: int, least: float = -torch.inf) -> tuple[Tensor, Tensor]:
     """The same as `recurrent`, with matrix products over chunks of so many tokens (a power of two).
 
     Within a chunk every quantity is linear in the memory at its start: outputs are Y + Q S, and the memory at its end
-    is M S + N. All of Y, Q, M and N are computed at once; only S goes from chunk to chunk.
+    is M S + N. All of Y, Q, M and N are computed at once; only S goes from chunk to chunk. `least`: no logarithm of a
+    decay is below this, which makes decays by channel faster.
     """
     tokens = steps.q.shape[2]
     size = min(chunk, 1 << (tokens - 1).bit_length())
-    y, q, m, n = _solve_chunks(steps.map(lambda part: _split(part, size)))
+    y, q, m, n = _solve_chunks(steps.map(lambda part: _split(part, size)), _safe_block(size, least))
     starts, added = [], n.unbind(2)
     factors = [None] * len(added) if m is None else m.unbind(2)
     for factor, new in zip(factors, added, strict=True):
@@ -132,7 +133,16 @@ def _split(x: Tensor, size: int) -> Tensor:
     return chunks
 
 
-def _solve_chunks(steps: Steps) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _safe_block(size: int, least: float) -> int:
+    """The largest block, a power of two up to the size of a chunk, in which decays may be divided by one another: the
+    logarithm from its middle to its ends stays within `SAFE`."""
+    block = 1
+    while block < size and block * -least <= SAFE:
+        block *= 2
+    return block
+
+
+def _solve_chunks(steps: Steps, block: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Y [.., C, V], Q [.., C, K], M and N [.., K, V] of each chunk. M is a matrix [.., K, K] where memories are
     corrected, else factors [.., K or 1, 1], or None for the identity."""
     q, k, v, log_decay, b, a = steps
@@ -144,17 +154,17 @@ def _solve_chunks(steps: Steps) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         total = g[..., -1:, :]
         past, left, m = g.exp(), (total - g).exp(), total.exp().mT
     if b is None:
-        (w,) = decayed_products([q], [k], g)
+        (w,) = decayed_products([q], [k], g, block)
         return w.tril() @ v, q * past, m, (k * left).mT @ v
     # What is read to be corrected, u_t = b_tᵀ D_t S_{t-1}, depends on earlier corrections: a triangular system, solved
     # at once for the part without S (_0) and for the factor of S (_s).
     if a is None:  # the delta rule writes x = v - u along k
-        w, c = decayed_products([q, b], [k], g)
+        w, c = decayed_products([q, b], [k], g, block)
         x_0, x_s = _solve(c, v, -b * past)
         w, k_left = w.tril(), (k * left).mT
         y, n, q_s, m_s = w @ x_0, k_left @ x_0, w @ x_s, k_left @ x_s
     else:
-        w_k, w_a, c_k, c_a = decayed_products([q, b], [k, a], g)
+        w_k, w_a, c_k, c_a = decayed_products([q, b], [k, a], g, block)
         u_0, u_s = _solve(-c_a, c_k.tril(-1) @ v, b * past)
         w_k, w_a, k_left, a_left = w_k.tril(), w_a.tril(), (k * left).mT, (a * left).mT
         y, n, q_s, m_s = w_k @ v + w_a @ u_0, k_left @ v + a_left @ u_0, w_a @ u_s, a_left @ u_s
@@ -170,68 +180,67 @@ def _solve(c: Tensor, right_0: Tensor, right_s: Tensor) -> tuple[Tensor, Tensor]
     return x_0, x_s
 
 
-def decayed_products(rows: list[Tensor], columns: list[Tensor], g: Tensor | None) -> list[Tensor]:
+def decayed_products(rows: list[Tensor], columns: list[Tensor], g: Tensor | None, block: int = 1) -> list[Tensor]:
     """[t, s] = Σ_i row_t column_s exp(g_t - g_s) for s ≤ t, of each of the rows with each of the columns. What is above
-    the diagonal does not matter. [.., C, K] each, g [.., C, 1 or K] -> [.., C, C] each"""
-    stacked_rows, stacked_columns = torch.stack(rows, dim=-3), torch.stack(columns, dim=-3)
-    if g is None:
-        products = _all_pairs(stacked_rows, stacked_columns)
-    elif g.shape[-1] == 1:
-        decays = _exp_below(g[..., :, None, :] - g[..., None, :, :]).squeeze(-1)
-        products = _all_pairs(stacked_rows, stacked_columns) * decays[..., None, None, :, :]
+    the diagonal does not matter. Within so many tokens as `block` decays are known not to overflow when they are
+    divided by one another. [.., C, K] each, g [.., C, 1 or K] -> [.., C, C] each"""
+    all_rows, all_columns = torch.stack(rows, dim=-2), torch.stack(columns, dim=-2)  # [.., C, R, K] and [.., C, M, K]
+    if g is not None and g.shape[-1] > 1:
+        products = _products_by_channel(all_rows, all_columns, g[..., None, :], block)
     else:
-        products = _products_by_channel(stacked_rows, stacked_columns, g)
-    return [product for by_row in products.unbind(-4) for product in by_row.unbind(-3)]
+        products = _all_pairs(all_rows, all_columns)
+    by_token: Tensor = products.unflatten(-1, (-1, len(columns))).unflatten(-3, (-1, len(rows)))  # [.., C, R, C, M]
+    if g is not None and g.shape[-1] == 1:
+        decays = (g - g.mT).clamp(max=0).exp()  # above the diagonal it would overflow
+        by_token = by_token * decays[..., :, None, :, None]
+    return [pair for by_row in by_token.unbind(-3) for pair in by_row.unbind(-1)]
 
 
 def _all_pairs(rows: Tensor, columns: Tensor) -> Tensor:
-    """[.., R, C, K], [.., M, S, K] -> [.., R, M, C, S]"""
-    products = rows.flatten(-3, -2) @ columns.flatten(-3, -2).mT
-    sizes = (rows.shape[-3:-1], columns.shape[-3:-1])
-    by_pair: Tensor = products.unflatten(-1, sizes[1]).unflatten(-3, sizes[0])
-    return by_pair.transpose(-3, -2)
+    """[.., C, R, K], [.., S, M, K] -> [.., C R, S M]"""
+    return rows.flatten(-3, -2) @ columns.flatten(-3, -2).mT
 
 
-def _exp_below(exponents: Tensor) -> Tensor:
-    """exp up to the diagonal of [.., C, C, 1 or K], zeros above it. There it might overflow."""
-    above = torch.ones(exponents.shape[-3:-1], dtype=torch.bool, device=exponents.device).triu(1)
-    return exponents.masked_fill(above[..., None], -torch.inf).exp()
-
-
-def _products_by_channel(rows: Tensor, columns: Tensor, g: Tensor) -> Tensor:
-    """`decayed_products` with a decay for each channel. [.., R, C, K], [.., M, C, K], [.., C, K] -> [.., R, M, C, C]
+def _products_by_channel(rows: Tensor, columns: Tensor, g: Tensor, block: int) -> Tensor:
+    """`decayed_products` with a decay for each channel. [.., C, R, K], [.., C, M, K], [.., C, 1, K] -> [.., C R, C M]
 
     A product of matrices has no room for a number for each pair of tokens and each channel. But exp(g_t - g_s) =
-    exp(g_t - g_m) exp(g_m - g_s) for any token m, and with m between the two neither factor exceeds one. So the later
-    half of the tokens reads the earlier half through the last token of that, and each half is done in the same way.
+    exp(g_t - g_m) exp(g_m - g_s) for any token m, and with m between the two neither factor exceeds one. So blocks grow
+    from single tokens, or those in which neither may overflow: of two neighbors the later one reads the earlier one
+    through the last token of that.
     """
-    size = g.shape[-2]
-    if size <= LEAF:
-        decays = _exp_below(g[..., :, None, :] - g[..., None, :, :])  # [.., t, s, K]
-        weighted = columns[..., None, :, None, :, :] * decays[..., None, None, :, :, :]
-        return (rows[..., :, None, :, None, :] * weighted).sum(-1)
-    half = size // 2
-    (g_early, g_late), middle = g.split(half, -2), g[..., half - 1 : half, :]
-    late = rows[..., half:, :] * (g_late - middle).exp()[..., None, :, :]
-    early = columns[..., :half, :] * (middle - g_early).exp()[..., None, :, :]
-    own = _products_by_channel(_halves(rows), _halves(columns), g.unflatten(-2, (2, half)))
-    first, second = own.unbind(-5)
-    lower = torch.cat((_all_pairs(late, early), second), dim=-1)
-    return torch.cat((F.pad(first, (0, half)), lower), dim=-2)
+    size = block  # products [.., C / size, size R, size M]
+    if size == 1:
+        products = (rows[..., :, None, :] * columns[..., None, :, :]).sum(-1)
+    else:
+        inside = g.unflatten(-3, (-1, size))
+        inside = inside - inside[..., size // 2 - 1 : size // 2, :, :]
+        products = _all_pairs(
+            rows.unflatten(-3, (-1, size)) * inside.exp(), columns.unflatten(-3, (-1, size)) * (-inside).exp()
+        )
+    while size < g.shape[-3]:
+        (_, late), (early, _), (g_early, g_late) = (_neighbors(x, size) for x in (rows, columns, g))
+        middle = g_early[..., -1:, :, :]
+        across = _all_pairs(late * (g_late - middle).exp(), early * (middle - g_early).exp())
+        first, second = products.unflatten(-3, (-1, 2)).unbind(-3)
+        upper = F.pad(first, (0, second.shape[-1]))
+        products = torch.cat((upper, torch.cat((across, second), dim=-1)), dim=-2)
+        size *= 2
+    return products.squeeze(-3)
 
 
-def _halves(x: Tensor) -> Tensor:
-    """[.., R, C, K] -> [.., 2, R, C / 2, K]"""
-    halves: Tensor = x.unflatten(-2, (2, -1))
-    return halves.transpose(-4, -3)
+def _neighbors(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The first and the second of each two neighboring blocks. [.., C, R, K] -> two of [.., C / 2 size, size, R, K]"""
+    first, second = x.unflatten(-3, (-1, 2, size)).unbind(-4)
+    return first, second
 
 
 # ---- what a token reads of each other
 
 
-def implied_attention(steps: Steps, chunk: int) -> Tensor:
+def implied_attention(steps: Steps, chunk: int, least: float = -torch.inf) -> Tensor:
     """W [B, H, T, T] with y = W v where the memory is empty at first: the recurrence applied to the identity."""
     tokens = steps.v.shape[2]
     identity = torch.eye(tokens, dtype=steps.v.dtype, device=steps.v.device)
     steps = steps._replace(v=identity.expand(*steps.v.shape[:2], -1, -1))
-    return chunkwise(steps, initial_memory(steps), chunk)[0]
+    return chunkwise(steps, initial_memory(steps), chunk, least)[0]

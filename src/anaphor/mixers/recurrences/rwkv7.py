@@ -59,6 +59,7 @@ class RWKV7(Recurrence):
 
     spec: RWKV7Spec
     follows_init_scheme = False
+    least_log_decay = -SLOWEST
 
     def __init__(self, spec: RWKV7Spec) -> None:
         width, heads = spec.width, require(spec.heads)
