@@ -144,8 +144,8 @@ def test_only_a_part_that_a_user_can_register_is_said_to_be_importable(error_of)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "lm", "--data", "tezt.txt"], "no file or folder at tezt.txt; known data sets: grammar, python-ref"),
-        (["train", "lm", "--data", "books/tezt"], "no file or folder at books/tezt; known data sets: grammar, python-"),
+        (["train", "lm", "--data", "tezt.txt"], "no file or folder at tezt.txt; known data sets: copy, dyck, "),
+        (["train", "lm", "--data", "books/tezt"], "no file or folder at books/tezt; known data sets: copy, dyck, "),
         (["train", "classify", "--data", "tezt.csv"], "no file or folder at tezt.csv; known data sets: negation, sst2"),
         (["generate", "run/spec.yaml"], "no run at run/spec.yaml: it is a file; give the folder of the run, run"),
         (["generate", "notes.txt"], "no run at notes.txt: it is a file, not a folder"),

@@ -80,7 +80,8 @@ class StepFunction:
         if tokens.ndim == 2:
             return torch.stack([self(row) for row in tokens])
         places = min(len(tokens), len(self.table.log_probs))
-        return self.table.log_probs[places - 1, tokens[-1]].clone()
+        log_probs: Tensor = self.table.log_probs[places - 1, tokens[-1]].clone()
+        return log_probs
 
 
 class Model(nn.Module):
