@@ -76,6 +76,9 @@ def test_norms_of_the_memory_decays_and_gates_are_shown(name):
     with recorded(mixer, "states") as states, recorded(mixer, "decay") as decay, recorded(mixer, "gates") as gates:
         _, after = mixer(x, mixer.initial_state(x), Span.whole(x))
     torch.testing.assert_close(states["states"][0, -1, 0], after.memory[0].flatten(1).norm(dim=1))
+    with recorded(mixer, "states") as again, recorded(mixer, "weights"):  # as `look` does
+        mixer(x, mixer.initial_state(x), Span.whole(x))
+    torch.testing.assert_close(again["states"], states["states"], **TIGHT)
     if not name.startswith("delta"):
         assert ((decay["decay"] > 0) & (decay["decay"] <= 1)).all()
         assert decay["decay"].shape[:2] == (1, 5)

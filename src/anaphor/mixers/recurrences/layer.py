@@ -162,8 +162,9 @@ class Recurrence(Mixer):
                 ]  # [B, H, T, T writes]
                 w = w if skip is None else w + torch.diag_embed(skip.to(w.dtype))
                 w = self.weights(w.unflatten(-1, (-1, writes)).movedim(-1, 2).flatten(1, 2))
-                of_past, _ = self._run(wide._replace(v=torch.zeros_like(wide.v)), memory, writes)
-                y = of_past + (w.unflatten(1, (-1, writes)) @ values).sum(2)
+                nothing = wide._replace(v=torch.zeros_like(wide.v))
+                of_past = chunkwise(nothing, memory, self._chunk(memory), self.least_log_decay)[0]
+                y = of_past[:, :, writes - 1 :: writes] + (w.unflatten(1, (-1, writes)) @ values).sum(2)
             return self.context(y) if self.context.is_recorded else y, after
 
     def _run(self, steps: Steps, memory: Tensor, writes: int) -> tuple[Tensor, Tensor]:
