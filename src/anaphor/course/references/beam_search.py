@@ -80,8 +80,7 @@ class StepFunction:
         if tokens.ndim == 2:
             return torch.stack([self(row) for row in tokens])
         places = min(len(tokens), len(self.table.log_probs))
-        log_probs: Tensor = self.table.log_probs[places - 1, tokens[-1]].clone()
-        return log_probs
+        return self.table.log_probs[places - 1, tokens[-1]].clone()
 
 
 class Model(nn.Module):
@@ -94,7 +93,7 @@ class Model(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         input_ids = torch.as_tensor(input_ids).long()
         if input_ids.ndim == 1:
-            return self(input_ids[None])[0]
+            return self.forward(input_ids[None])[0]
         places = torch.arange(input_ids.shape[1]).clamp(max=len(self.table.logits) - 1)
         return self.table.logits[places, input_ids]
 
