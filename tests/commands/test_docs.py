@@ -28,6 +28,8 @@ NEEDS = {
     "course/001.md": ("labs", "trace"),
     "course/003.md": ("interchange", "labs", "trace"),
     "evaluation.md": ("extras",),
+    "for-students.md": ("course",),
+    "handouts.md": ("course",),
     "interchange.md": ("interchange",),
     "labs/backprop.md": ("labs", "trace"),
     "labs/bptt.md": ("labs", "trace"),

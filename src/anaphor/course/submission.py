@@ -53,8 +53,9 @@ def write_manifest(folder: Path, sheet: Sheet, student: str, files: list[str]) -
     write_file(folder / MANIFEST, dump_yaml(values).encode())
 
 
-def read_submission(folder: Path) -> Submission:
+def read_submission(folder: Path | str) -> Submission:
     """The submission in a folder, or an error of one line."""
+    folder = Path(folder)
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError(f"{folder} has no {MANIFEST}: it is no folder that `anaphor handout` made")
