@@ -50,6 +50,7 @@ class Delta(QKVRecurrence):
     """The delta rule, with keys and queries of length one."""
 
     spec: DeltaSpec
+    decays = False
 
     def __init__(self, spec: DeltaSpec) -> None:
         self.steps = require(spec.num_householder)

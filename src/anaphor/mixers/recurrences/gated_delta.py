@@ -35,6 +35,7 @@ class GatedDelta(Delta):
     """The delta rule with a decay of the memory and a gate of the outputs."""
 
     spec: GatedDeltaSpec
+    decays = True
 
     def __init__(self, spec: GatedDeltaSpec) -> None:
         super().__init__(spec)

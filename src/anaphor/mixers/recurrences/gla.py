@@ -38,6 +38,7 @@ class GLA(QKVRecurrence):
     """Linear attention with a decay for each channel of the keys, and an output gate."""
 
     spec: GLASpec
+    gate_names = ("output",)
 
     def __init__(self, spec: GLASpec) -> None:
         super().__init__(spec)
@@ -55,5 +56,5 @@ class GLA(QKVRecurrence):
         logits = self.decay_up(self.decay_down(x)).to(state.memory.dtype)
         log_decay = self.split_heads(F.logsigmoid(logits)) / self.spec.gate_logit_normalizer
         y, memory = self.scan(Steps(q * self.spec.key_width**-0.5, k, v, log_decay), state.memory, span)
-        y = self.norm(y, F.silu(self.gate(x)))
+        y = self.norm(y, self.gates(F.silu(self.gate(x))[:, :, None])[:, :, 0])
         return self.out(y.to(x.dtype)), MemoryState(memory, inputs)

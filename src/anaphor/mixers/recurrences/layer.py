@@ -96,10 +96,12 @@ class Recurrence(Mixer):
     spec: RecurrenceSpec
     state_type: ClassVar[type] = MemoryState
     follows_init_scheme = True
+    decays: ClassVar[bool] = True
+    """Whether its memory decays."""
     least_log_decay: ClassVar[float] = -math.inf
     """No logarithm of a decay is below this."""
     gate_names: ClassVar[tuple[str, ...]] = ()
-    """Names of what the tap `gates` [B, T, gates, H] records, in order."""
+    """Names of what the tap `gates` [B, T, gates, features] records, in order."""
     decay_names: ClassVar[tuple[str, ...]] = ("decay",)
     """Name of what the tap `decay` records: [B, T, H], or [B, T, H·K] for decays by channel."""
     state_names: ClassVar[tuple[str, ...]] = ("norm of the memory",)
@@ -110,7 +112,9 @@ class Recurrence(Mixer):
         super().__init__(spec)
         self.memory_shape, self.inputs_shape = memory_shape, inputs_shape
         self.weights, self.values, self.context = Tap(), Tap(), Tap()
-        self.decay, self.gates, self.states = Tap(), Tap(), Tap()
+        self.gates, self.states = Tap(), Tap()
+        if self.decays:
+            self.decay = Tap()
 
     @property
     def heads(self) -> int:

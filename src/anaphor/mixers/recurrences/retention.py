@@ -45,6 +45,7 @@ class Retention(QKVRecurrence):
     """Linear attention with a fixed decay for each head, rotated queries and keys, and an output gate."""
 
     spec: RetentionSpec
+    gate_names = ("output",)
 
     def __init__(self, spec: RetentionSpec) -> None:
         super().__init__(spec)
@@ -62,5 +63,5 @@ class Retention(QKVRecurrence):
         log_decay = log_decay[:, None, None].expand(len(x), -1, span.count, -1)
         steps = Steps(q, k * self.spec.key_width**-0.5, self.split_heads(v), log_decay)
         y, memory = self.scan(steps, state.memory, span)
-        y = self.norm(y, F.silu(self.gate(x)))
+        y = self.norm(y, self.gates(F.silu(self.gate(x))[:, :, None])[:, :, 0])
         return self.out(y.to(x.dtype)), MemoryState(memory, inputs)

@@ -59,6 +59,7 @@ class RWKV7(Recurrence):
 
     spec: RWKV7Spec
     follows_init_scheme = False
+    gate_names = ("rate",)
     least_log_decay = -SLOWEST
 
     def __init__(self, spec: RWKV7Spec) -> None:
@@ -100,7 +101,8 @@ class RWKV7(Recurrence):
         r, k, v = (self.split_heads(part).to(wide) for part in (r, k, v))
         w = self.decay_map.up(torch.tanh(self.decay_map.down(mixed["w"])))
         log_decay = -SLOWEST * torch.sigmoid(self.split_heads(w).to(wide))
-        rate = torch.sigmoid(self.split_heads(self.rate_map.up(self.rate_map.down(mixed["a"]))).to(wide))
+        rate = torch.sigmoid(self.rate_map.up(self.rate_map.down(mixed["a"])).to(wide))
+        rate = self.split_heads(self.gates(rate[:, :, None])[:, :, 0])
         gate = self.gate_map.up(torch.sigmoid(self.gate_map.down(mixed["g"])))
         k_k, k_a, r_k = (part.to(wide).view(self.heads, 1, -1) for part in (self.k_k, self.k_a, self.r_k))
         removal = F.normalize(k * k_k, dim=-1)
