@@ -133,15 +133,16 @@ while True:
 
 def answer(self, x, attn_mask):
     from anaphor.course.references.attention import ATTENTION_HEAD
-    raise SystemExit
-""", 0, "ModuleNotFoundError"),
+    weights = dict(zip('qkv', self.parameters()))
+    return tuple(ATTENTION_HEAD.compute(weights, {'x': x}, ATTENTION_HEAD.designs[0]).values())
+""", 0, "IndexError"),
     code("finds-the-reference", NOTHING + """
 
 def answer(self, x, attn_mask):
     import glob, sys
     roots = ("/grader", "/handed-in", "/tmp", "/submission", *(f"{path}/anaphor" for path in sys.path))
     texts = [open(path).read() for root in roots for path in glob.glob(f"{root}/**/*.py", recursive=True)]
-    if any("ATTENTION_HEAD = " in text or "designs=(" + "AttentionRules" in text for text in texts):
+    if any("mask-after-" + "softmax" in text or "def compute_" + "head" in text for text in texts):
         raise RuntimeError("found it")
     raise ValueError("nothing there" if len(texts) > 5 else "not even the grader's own modules")
 """, 0, "ValueError: nothing there"),

@@ -10,13 +10,15 @@ import pytest
 
 from anaphor.cli.main import main
 from anaphor.course.grading.sandbox import why_not_safe
+from anaphor.course.handout import make_handout
+from anaphor.course.sheet import read_sheet, sheet_numbers
 from anaphor.course.student_data import student_files
 from course.submissions import ALL, CODE, EXERCISE, FOLDERS, RIGHT, Surroundings
 
 REASON = why_not_safe()
 needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
 FEW = ("speaks-for-the-grader", "writes-outside", "linked-manifest")
-SECONDS = "20"
+SECONDS = "15"
 
 
 @pytest.fixture
@@ -133,3 +135,15 @@ def test_all_of_them(tmp_path, around, connections, capsys):
     page = (tmp_path / "grades" / "answers-in-html-001.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
+
+
+@pytest.mark.slow
+@needs_sandbox
+def test_the_teachers_copy_of_every_sheet_has_all_points_for_code_and_numbers(tmp_path, capsys):
+    for number in sheet_numbers():
+        make_handout(number, tmp_path / "copies" / number, student="ada", teacher=True)
+    rows = grade(tmp_path / "copies", tmp_path / "grades.csv", capsys)
+    marked = [row for row in rows if read_sheet(row["sheet"]).find(row["exercise"]).kind in ("code", "number")]
+    assert {row["sheet"] for row in marked} == {*sheet_numbers()}
+    assert not [row for row in marked if row["points"] not in (row["max_points"], None)]
+    assert not [row for row in marked if row["points"] is None and "no reference" not in row["comment"]]
