@@ -67,7 +67,9 @@ class Slices:
             return
         self.names.setdefault(module, set())
         stubs[name] = "None"  # while its parts are looked at, which may name it
-        values = dict(ANSWERS) if with_cases else {**ANSWERS, "cases": "None"}
+        values = {**ANSWERS, "cases": "None"}
+        if with_cases:  # inputs are made there
+            del values["cases"], values["forms"]
         for one in fields(Reference):
             if one.name not in values:
                 values[one.name] = self._render(getattr(reference, one.name), f"{reference.name}.{one.name}")

@@ -133,7 +133,7 @@ def _read_call(reference: Reference, sizes: dict[str, int], call: dict[str, Any]
         case = Case(call["name"], call["inputs"], "")
     else:
         made = vary_cases(reference, sizes, call["seed"])[call["number"]]
-        case = give_inputs(reference, made, Form(form.dtype))
+        case = give_inputs(reference, made, form)
     return Call(case, call["number"], form, call["seed"])
 
 
