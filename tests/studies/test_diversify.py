@@ -9,6 +9,7 @@ import pytest
 
 from anaphor.cli.main import main
 from anaphor.shipped_files import EXAMPLES
+from studies.here import Here
 
 DIVERSIFY = runpy.run_path(str(EXAMPLES / "diversify.py"))
 STUDY = """\
@@ -25,13 +26,6 @@ SMALL = (
 PAIRS = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("a cow", "eine Kuh"), ("a dog", "ein Hund")]
 
 
-def teach(text, tmp_path):
-    (tmp_path / "teachers.yaml").write_text(STUDY.replace("FOLDER", str(text)))
-    study = tmp_path / "teachers"
-    assert main(["study", str(tmp_path / "teachers.yaml"), "--out", str(study), "--device", "cpu"]) == 0
-    return study
-
-
 @pytest.fixture
 def text(tmp_path):
     folder = tmp_path / "text"
@@ -42,8 +36,22 @@ def text(tmp_path):
     return folder
 
 
-def test_translations_of_both_directions_are_added_to_the_training_text_alone(text, tmp_path, monkeypatch, capsys):
-    study, out = teach(text, tmp_path), tmp_path / "diversified"
+@pytest.fixture
+def teach(text, tmp_path, monkeypatch, single_precision):
+    """A function that trains a teacher for each direction."""
+    monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **options: Here())
+
+    def teach():
+        (tmp_path / "teachers.yaml").write_text(STUDY.replace("FOLDER", str(text)))
+        study = tmp_path / "teachers"
+        assert main(["study", str(tmp_path / "teachers.yaml"), "--out", str(study), "--device", "cpu"]) == 0
+        return study
+
+    return teach
+
+
+def test_translations_of_both_directions_are_added_to_the_training_text_alone(teach, tmp_path, monkeypatch, capsys):
+    study, out = teach(), tmp_path / "diversified"
     monkeypatch.setitem(
         DIVERSIFY["diversify"].__globals__,
         "translate",
@@ -58,8 +66,8 @@ def test_translations_of_both_directions_are_added_to_the_training_text_alone(te
     assert len(made["train"]) == 9
 
 
-def test_upsampled_text_has_the_original_pairs_so_many_times(text, tmp_path, monkeypatch):
-    study, out = teach(text, tmp_path), tmp_path / "diversified"
+def test_upsampled_text_has_the_original_pairs_so_many_times(teach, tmp_path, monkeypatch):
+    study, out = teach(), tmp_path / "diversified"
     monkeypatch.setitem(
         DIVERSIFY["diversify"].__globals__, "translate", lambda teacher, beam: [("a pig", "ein Schwein")]
     )
@@ -91,10 +99,10 @@ def test_a_folder_without_teachers_is_refused(tmp_path):
         DIVERSIFY["diversify"](tmp_path, tmp_path / "out")
 
 
-def test_a_cell_that_diverged_is_no_teacher_and_text_without_a_test_split_is_enough(text, tmp_path):
+def test_a_cell_that_diverged_is_no_teacher_and_text_without_a_test_split_is_enough(teach, text, tmp_path):
     for file in text.glob("test.*"):
         file.unlink()
-    study, out = teach(text, tmp_path), tmp_path / "diversified"
+    study, out = teach(), tmp_path / "diversified"
     diverged, kept = sorted(study.glob("cells/*/result.json"))
     diverged.write_text(json.dumps({"status": "diverged", "reason": "the loss is NaN"}))
     assert [name for name, _ in DIVERSIFY["read_teachers"](study, "cpu")] == [kept.parent.name]
@@ -104,14 +112,14 @@ def test_a_cell_that_diverged_is_no_teacher_and_text_without_a_test_split_is_eno
     }
 
 
-def test_text_that_is_there_is_never_overwritten(text, tmp_path):
-    study = teach(text, tmp_path)
+def test_text_that_is_there_is_never_overwritten(teach, text):
+    study = teach()
     with pytest.raises(SystemExit, match="text is not empty"):
         DIVERSIFY["diversify"](study, text, device="cpu", beam=1)
     assert lines_of(text, "train") == PAIRS
 
 
-def test_what_is_wrong_is_told_in_one_line(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["diversify.py", str(teach(text, tmp_path)), str(tmp_path / "out"), "--beam", "0"])
+def test_what_is_wrong_is_told_in_one_line(teach, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["diversify.py", str(teach()), str(tmp_path / "out"), "--beam", "0"])
     with pytest.raises(SystemExit, match=r"^beam=0: it must be at least 1$"):
         DIVERSIFY["main"]()

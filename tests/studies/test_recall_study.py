@@ -39,7 +39,9 @@ def test_in_its_smallest_form_it_goes_from_tuning_to_a_table_for_a_paper(spec, t
     study.run()
     result = report(study)
     header = result["table"].splitlines()[0]
-    assert all(name in header for name in ("mixer", "accuracy", "lr", "width", "of 50,688", "4 times the length"))
+    assert all(
+        name in header for name in ("mixer", "accuracy", "learning rate", "width", "of 50,688", "4 times the length")
+    )
     table = (tmp_path / "out" / "table.tex").read_text()
     assert "\\toprule" in table
     assert all(mixer in table for mixer in MIXERS)

@@ -43,7 +43,7 @@ def test_rows_are_the_runs_and_the_same_call_resumes(file, engine, tmp_path, cap
     assert len(result) == 8
     assert list(result[0]) == [
         "model", "lr", "seed", "status", "chosen", "valid_loss", "valid_perplexity", "valid_bits_per_byte",
-        "valid_tokens", "seconds", "run",
+        "valid_recall_perplexity", "valid_tokens", "valid_recall_tokens", "seconds", "run",
     ]  # fmt: skip
     tested = [row for row in result if "test_perplexity" in row]
     assert len(tested) == 2
