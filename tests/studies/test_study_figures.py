@@ -278,6 +278,14 @@ def test_values_far_apart_are_on_a_logarithmic_scale(figures, tmp_path):
     assert (figures[0].axes[0].get_xscale(), figures[0].axes[0].get_yscale()) == ("linear", "log")
 
 
+def test_accuracy_is_on_a_linear_scale_however_far_values_are_apart(figures, tmp_path):
+    axes = {"lr": [0.1, 0.2]}
+    accuracy = Objective(Metric("accuracy", "max", "accuracy", minimum=0.0, maximum=1.0))
+    groups = [Group({"lr": lr}, (1, 2), (value, value)) for lr, value in ((0.1, 0.01), (0.2, 1.0))]
+    drawn(groups, axes, tmp_path, accuracy)
+    assert figures[0].axes[0].get_yscale() == "linear"
+
+
 @pytest.mark.parametrize("groups", [[], [Group({"width": 1}, (1,), (5.0,)), Group({"width": 2}, (), (), failed=1)]])
 def test_nothing_to_compare_is_nothing_to_draw(groups, tmp_path):
     assert draw_study(groups, {"width": [1, 2]}, PPL, tmp_path) == []

@@ -48,7 +48,10 @@ class View:
 
     @property
     def scale(self) -> Scale:
-        return Scale(f"{self.label}\n({_describe_bands(self.groups)})", _have_wide_means(self.all_groups))
+        # A metric that ends on both sides, such as accuracy, has the same scale for everybody.
+        is_open = math.isinf(self.objective.metric.maximum)
+        is_log = is_open and _have_wide_means(self.all_groups)
+        return Scale(f"{self.label}\n({_describe_bands(self.groups)})", is_log)
 
 
 def draw_study(
