@@ -19,6 +19,7 @@ from anaphor.registry import TASKS
 from anaphor.training import load
 from anaphor.training.callbacks import Callback, check_callback
 from anaphor.training.device import check_hardware
+from anaphor.training.known_names import check_names
 from anaphor.training.load import BEST, Run, Warn
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
@@ -178,6 +179,7 @@ def train(
             check_hardware(recipe, file, spec.device)
         if config is not None and not options.resume:
             spec = locate_paths(spec, Path(config), settings)
+            check_names(definition, spec)
             if "data" not in settings:
                 refuse_untrusted_config(spec, Path(config))
         folder = unused_folder(spec.model) if out is None else Path(out)

@@ -38,7 +38,7 @@ def test_help_comes_from_field_docstrings(capsys):
     [
         (
             ["modls"],
-            "unknown verb 'modls'; did you mean 'models'? (known: bleu, check",
+            "unknown verb 'modls'; did you mean 'models'? (known: ",
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
         (["models", "luon"], "unknown model 'luon'; did you mean 'luong'?"),

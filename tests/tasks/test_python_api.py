@@ -226,7 +226,7 @@ def test_it_warns_of_unknown_words(run, capsys):
 def test_it_draws_its_curves(run):
     paths = run.plot()
     assert all(path.is_file() for path in paths)
-    assert {path.suffix for path in paths} == {".png", ".svg"}
+    assert {path.suffix for path in paths} == {".pdf", ".png", ".svg"}
 
 
 def test_a_loaded_run_is_the_same(run):
