@@ -148,11 +148,14 @@ def clone(value: Any) -> Any:
 
 
 def vary_cases(reference: Reference, sizes: Sizes, seed: int | None) -> list[Case]:
-    """The cases of a reference; with a seed, each floating-point number in them is changed by up to a fifth."""
+    """The cases of a reference. With a seed they have other inputs, so that nobody knows the results beforehand: those
+    that the reference draws, and each floating-point number changed by up to a fifth."""
     cases = reference.cases(sizes)
     if seed is None:
         return cases
     generator = torch.Generator().manual_seed(seed)
+    if reference.vary is not None:
+        cases = [replace(case, inputs=reference.vary(case.inputs, generator)) for case in cases]
     return [
         replace(case, inputs={name: _vary(value, generator) for name, value in case.inputs.items()}) for case in cases
     ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from anaphor.course.weights import Weight
 
@@ -72,6 +72,8 @@ class Reference:
     arguments: tuple[str, ...]
     """Arguments of the call, in their order."""
     sizes: Mapping[str, int]
+    vary: Callable[[Mapping[str, Any], Generator], dict[str, Any]] | None = None
+    """Other inputs of a case, drawn anew for each grading. Floating-point numbers are changed without it."""
     constructors: tuple[tuple[str, ...], ...] = ()
     """Arguments of the constructor by the names of sizes, and shorter forms; empty for a function."""
     derived: Callable[[Sizes], Sizes] = dict

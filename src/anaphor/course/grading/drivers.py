@@ -26,6 +26,7 @@ from anaphor.errors import ConfigError
 
 ANSWERS: Mapping[str, str] = {
     "compute": "None", "designs": "()", "mistakes": "()", "read": "None", "shapes": "None", "forms": "{}",
+    "cases": "None", "vary": "None",
 }  # fmt: skip
 """Fields of a reference that stay outside, and what is there instead."""
 HEAD = """\
@@ -67,9 +68,9 @@ class Slices:
             return
         self.names.setdefault(module, set())
         stubs[name] = "None"  # while its parts are looked at, which may name it
-        values = {**ANSWERS, "cases": "None"}
+        values = {**ANSWERS}
         if with_cases:  # inputs are made there
-            del values["cases"], values["forms"]
+            del values["cases"], values["vary"], values["forms"]
         for one in fields(Reference):
             if one.name not in values:
                 values[one.name] = self._render(getattr(reference, one.name), f"{reference.name}.{one.name}")

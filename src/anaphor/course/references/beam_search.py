@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from anaphor.course.reference import Case, Mistake, Outputs, Reference, Sizes, Weights
 from anaphor.course.student import match_call
@@ -40,6 +40,8 @@ class Table:
     places: int
     end: float
     """What is added to the logits of the end token."""
+    order: tuple[int, ...] = ()
+    """Which token of the table each token is, where they are exchanged."""
 
     @property
     def logits(self) -> Tensor:
@@ -62,6 +64,8 @@ def _draw(table: Table) -> tuple[Tensor, Tensor, list[list[list[float]]]]:
     logits[..., END] += table.end
     logits[..., START] -= 30.0
     logits[:, END, -1] += 8.0  # after the end, where no right search looks, a token is nearly certain
+    if table.order:
+        logits = logits[:, table.order][..., table.order]
     log_probs = logits.log_softmax(-1)
     return logits, log_probs, log_probs.tolist()
 
@@ -294,6 +298,14 @@ def beam_cases(sizes: Sizes) -> list[Case]:
     ]
 
 
+def exchange_tokens(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
+    """The same model with other numbers for all tokens but the start and the end. So a right search finds other tokens,
+    and all right ones still find the same."""
+    table = inputs["table"]
+    others = 2 + torch.randperm(table.vocabulary - 2, generator=generator)
+    return {**inputs, "table": replace(table, order=(START, END, *others.tolist()))}
+
+
 STYLES = (
     ("drop", "total"), ("refill", "total"), ("twice", "total"), ("shrink", "total"), ("keep", "total"),
     ("keep", "score"),
@@ -313,6 +325,7 @@ BEAM_SEARCH = Reference(
     optional=("length_penalty",),
     sizes={},
     cases=beam_cases,
+    vary=exchange_tokens,
     compute=compute_beam_search,
     run=run_beam_search,
     takes_class=True,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from anaphor.course.reference import Case, Mistake, Outputs, Reference, Sizes, Weights
 from anaphor.course.references.attention import random_values, same
@@ -454,6 +454,10 @@ def run_alibi(target: Any, case: Case, sizes: Sizes) -> Outputs:
     return {"bias": (bias[0] if bias.ndim == 4 and len(bias) == 1 else bias).double()}
 
 
+def vary_length(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
+    return {**inputs, "length": inputs["length"] + int(torch.randint(9, (), generator=generator))}
+
+
 ALIBI_DESIGNS = tuple(
     AlibiRules(distance=distance, later=later, slopes=slopes, queries=queries, sign=sign)
     for slopes in (with_every_second, powers_of_two)
@@ -479,6 +483,7 @@ ALIBI = Reference(
         Case("for 4 heads", {"num_heads": 4, "length": 7}, "for 4 heads and another length"),
         Case("for 6 heads", {"num_heads": 6, "length": 3}, "for a number of heads that is no power of two"),
     ],
+    vary=vary_length,
     compute=compute_alibi,
     run=run_alibi,
     designs=ALIBI_DESIGNS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from anaphor.course.reference import Case, Mistake, Outputs, Reference, Weights
@@ -45,6 +45,15 @@ def batchify_cases(sizes: Mapping[str, int]) -> list[Case]:
     ]
 
 
+def draw_tokens(tokens: Tensor, generator: Generator) -> Tensor:
+    """As many tokens, none of them twice."""
+    return torch.randperm(10 * tokens.numel(), generator=generator)[: tokens.numel()].view(tokens.shape)
+
+
+def vary_batchify(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
+    return {**inputs, "data": draw_tokens(inputs["data"], generator)}
+
+
 BATCHIFY = Reference(
     name="batchify",
     call="batchify(data, bsz) -> columns [T, B]: each column is a stretch of the text, the rest is left out",
@@ -52,6 +61,7 @@ BATCHIFY = Reference(
     arguments=("data", "bsz"),
     sizes={},
     cases=batchify_cases,
+    vary=vary_batchify,
     compute=compute_batchify,
     designs=(BatchifyRules(),),
     mistakes=(
@@ -108,6 +118,10 @@ def segment_cases(sizes: Mapping[str, int]) -> list[Case]:
     ]
 
 
+def vary_segment(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
+    return {**inputs, "source": draw_tokens(inputs["source"], generator)}
+
+
 GET_BATCH = Reference(
     name="get_batch",
     call="get_batch(source, i, bptt) -> data [T, B], targets [T · B] or [T, B]: the tokens that follow",
@@ -115,6 +129,7 @@ GET_BATCH = Reference(
     arguments=("source", "i", "bptt"),
     sizes={},
     cases=segment_cases,
+    vary=vary_segment,
     compute=compute_segment,
     designs=(SegmentRules(), SegmentRules(shape=same)),
     mistakes=(
@@ -312,6 +327,14 @@ def bleu_cases(sizes: Mapping[str, int]) -> list[Case]:
     ]  # fmt: skip
 
 
+def vary_sentences(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
+    """The sentences in another order, each once to three times, so that the score is another one."""
+    count = len(inputs["hypotheses"])
+    times = torch.randint(1, 4, (count,), generator=generator).tolist()
+    order = [number for number in torch.randperm(count, generator=generator).tolist() for _ in range(times[number])]
+    return {name: [inputs[name][number] for number in order] for name in ("references", "hypotheses")}
+
+
 BLEU = Reference(
     name="bleu",
     call="bleu(references, hypotheses) -> score from 0 to 1 or 100; references is a list of lists of token lists, "
@@ -320,6 +343,7 @@ BLEU = Reference(
     arguments=("references", "hypotheses"),
     sizes={},
     cases=bleu_cases,
+    vary=vary_sentences,
     compute=compute_bleu,
     designs=(BleuRules(), BleuRules(factor=100.0)),
     mistakes=(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
 
 from anaphor.course.reference import Case, Mistake, Outputs, Reference, Sizes, Weights
 from anaphor.errors import ConfigError
@@ -219,6 +220,24 @@ def tokenizer_cases(sizes: Sizes) -> list[Case]:
     ]  # fmt: skip
 
 
+def exchange_words(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
+    """The same texts with each word exchanged for another of them; capitals stay where they are."""
+    texts = [*inputs["lines"], inputs["text"]]
+    words = sorted({word for text in texts for word in re.findall(r"\w+", text.lower())})
+    order = torch.randperm(len(words), generator=generator).tolist()
+    others = {word: words[number] for word, number in zip(words, order, strict=True)}
+
+    def exchange(found: re.Match[str]) -> str:
+        word: str = found[0]
+        other = others[word.lower()]
+        if word.isupper():
+            return other.upper()
+        return other.capitalize() if word.istitle() else other
+
+    *lines, text = (re.sub(r"\w+", exchange, text) for text in texts)
+    return {**inputs, "lines": lines, "text": text}
+
+
 def _overlap(offset: int) -> tuple[Mistake, ...]:
     text = "words and special tokens share ids: the first word comes after all of <start>, <pad> and <unk>"
     return tuple(
@@ -238,6 +257,7 @@ TOKENIZER = Reference(
     arguments=(),
     sizes={},
     cases=tokenizer_cases,
+    vary=exchange_words,
     compute=compute_tokenizer,
     run=run_tokenizer,
     takes_class=True,
