@@ -196,8 +196,14 @@ RECURRENCES = {
     "gated-delta": "anaphor.mixers.recurrences.gated_delta:GatedDeltaSpec",
     "mamba2": "anaphor.mixers.recurrences.mamba2:Mamba2Spec",
     "rwkv7": "anaphor.mixers.recurrences.rwkv7:RWKV7Spec",
+    "mlstm": "anaphor.mixers.recurrences.mlstm:MLSTMSpec",
+    "slstm": "anaphor.mixers.recurrences.slstm:SLSTMSpec",
+    "rg-lru": "anaphor.mixers.recurrences.rg_lru:RGLRUSpec",
+    "min-gru": "anaphor.mixers.recurrences.min_gru:MinGRUSpec",
+    "min-lstm": "anaphor.mixers.recurrences.min_lstm:MinLSTMSpec",
 }
-"""Recurrences that are computed in parallel. Each is a mixer, and a language model of four such layers in blocks."""
+"""Recurrences of recent papers; all but `slstm` are computed in parallel. Each is a mixer, and a language model of four
+such layers in blocks."""
 MIXERS = Registry(
     "mixer",
     {

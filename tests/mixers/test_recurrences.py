@@ -8,17 +8,20 @@ import torch
 from anaphor.errors import ConfigError
 from anaphor.inspect import attention_maps, recorded, unit_maps
 from anaphor.mixers import Span, contract, mixer_spec
+from anaphor.mixers.recurrences.layer import Recurrence
 from anaphor.models import build, preset
 from anaphor.registry import RECURRENCES
 
 TIGHT = {"rtol": 1e-8, "atol": 1e-9}
+MEMORIES = [name for name in RECURRENCES if isinstance(mixer_spec(name, width=8).build(), Recurrence)]
 SETTINGS = {
     "delta, negative eigenvalues": ("delta", {"allow_neg_eigval": True}),
     "delta, products": ("delta", {"num_householder": 3, "allow_neg_eigval": True, "short_conv": 4}),
     "gated-delta, by channel": ("gated-delta", {"channel_decay": True, "expand_v": 2.0}),
     "gated-delta, products": ("gated-delta", {"num_householder": 2, "short_conv": 3}),
     "mamba2, rotated": ("mamba2", {"data_dependent_rope": True, "d_state": 6, "short_conv": 4}),
-} | {name: (name, {}) for name in RECURRENCES}
+    "mlstm, narrow keys": ("mlstm", {"qk_dim_factor": 0.5, "expand_v": 2.0, "short_conv": 3}),
+} | {name: (name, {}) for name in MEMORIES}
 
 
 def draw(name, **more):
@@ -85,7 +88,7 @@ def test_norms_of_the_memory_decays_and_gates_are_shown(name):
     assert len(mixer.gate_names) == gates["gates"].shape[2]
 
 
-@pytest.mark.parametrize("name", RECURRENCES)
+@pytest.mark.parametrize("name", MEMORIES)
 def test_a_model_shows_maps_and_units_and_learns_through_its_layers(name):
     torch.manual_seed(1)
     model = build(name, vocabulary=11, width=16, layers=2)

@@ -36,6 +36,10 @@ MODELS = {
     "hybrid": {"model": "hybrid", "memory": 24},
     "gated-delta": {"model": "gated-delta", "layers": 2},
     "rwkv7": {"model": "rwkv7", "layers": 2},
+    "mlstm": {"model": "mlstm", "layers": 2},
+    "slstm": {"model": "slstm", "layers": 1},
+    "rg-lru": {"model": "rg-lru", "layers": 2},
+    "min-gru": {"model": "min-gru", "layers": 2},
     "accumulated": {"model": "gru", "accumulate": 2},
     "averaged": {"model": "lstm", "average": "ema"},
 }

@@ -47,6 +47,8 @@ RUNS = {
     "gated-delta": dataclasses.replace(TEXT, model="gated-delta", channel_decay=True, layers=1),
     "mamba2": dataclasses.replace(TEXT, model="mamba2", data_dependent_rope=True),
     "rwkv7": dataclasses.replace(TEXT, model="rwkv7", short_conv=4),
+    "xlstm": dataclasses.replace(TEXT, model="mlstm", mixers=("mlstm", "slstm"), layers=2),
+    "griffin": dataclasses.replace(TEXT, model="rg-lru", mixers=("rg-lru", "min-lstm"), layers=2),
     "luong": dataclasses.replace(PAIRS, model="luong", layers=2),
     "gru": dataclasses.replace(PAIRS, model="gru-attention"),
     "translator": dataclasses.replace(PAIRS, model="transformer-translation", layers=2, feedforward=32),
@@ -94,7 +96,7 @@ def test_clipping_and_the_report_of_a_step_read_no_value(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Decoding, partial(FixedDecoding, steps=8)])
-@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer", "mamba2", "rwkv7"])
+@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer", "mamba2", "rwkv7", "xlstm", "griffin"])
 def test_a_greedy_step_of_decoding_reads_no_value(name, kind, monkeypatch):
     """Whether its logits are finite is known on the host when its tokens are."""
     monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)

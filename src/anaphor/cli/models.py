@@ -90,3 +90,5 @@ def _print(rows: Sequence[ModelRow]) -> None:
     print_table(console, table)
     if rows[0].remark:
         console.print(rows[0].remark, style="dim")
+    for note in [note for row in rows for note in row.notes]:
+        console.print(note, style="dim")

@@ -35,6 +35,8 @@ from anaphor.taps import taps_of
 
 MAX_WEIGHTS = 250_000_000
 """Attention weights held at once: a gigabyte in single precision."""
+SHOWN = ("weights", *UNIT_TAPS)
+"""Names of the taps that a look shows."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,10 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
             raise ConfigError(f"there is no layer {layer}: layers are {existing[0]} to {existing[-1]}")
     chosen = sorted(set(layers)) or existing
     check_memory(model, chosen, len(tokens), "shorten the text, or choose fewer layers")
-    wanted = [name for name in taps_of(model) if layer_of(name) in chosen]
-    tapped = {layer_of(name) for name in wanted}
+    tapped = {layer_of(name) for name in taps_of(model)}
+    wanted = [name for name in taps_of(model) if layer_of(name) in chosen and name.rpartition(".")[2] in SHOWN]
     with eval_mode(model), torch.no_grad(), ExitStack() as stack:
-        taps = [stack.enter_context(recorded(model, f"*layers.{layer}.*")) for layer in chosen if layer in tapped]
+        taps = [stack.enter_context(recorded(model, name)) for name in wanted]
         model(*as_batch(inputs))
     recordings = {name: tensor for recording in taps for name, tensor in recording.items()}
     values, shape_notes = _check_shapes(recordings, len(tokens))
@@ -131,8 +133,22 @@ def look_inside(model: nn.Module, *inputs: Any, tokens: Sequence[str], layers: S
         rollouts=rollouts,
         heads=rank_heads(summarize_heads(maps, tokens)),
         units=select_units(model, values),
-        notes=(*notes, *shape_notes, *_normalization_note(maps), *rollout_notes),
+        notes=(*notes, *_sequential_notes(model, chosen), *shape_notes, *_normalization_note(maps), *rollout_notes),
     )
+
+
+def _sequential_notes(model: nn.Module, layers: Sequence[int]) -> list[str]:
+    """A line for the layers of a mixer that has no implied attention and says why."""
+    found: dict[str, list[int]] = {}
+    for path, module in model.named_modules():
+        reason = getattr(getattr(module, "spec", None), "sequential_reason", "")
+        layer = layer_of(f"{path}.")
+        if reason and layer in layers:
+            found.setdefault(reason, []).append(layer or 0)
+    return [
+        f"{_format_layers(numbers, 'Layer')}: no implied attention, because {reason}."
+        for reason, numbers in found.items()
+    ]
 
 
 def look_at(model: LanguageModel, tokenizer: Tokenizer, text: str, layers: Sequence[int] = ()) -> TextLook:

@@ -120,13 +120,24 @@ def _hooks(model: nn.Module, wanted: str, keep: Keep) -> Iterator[None]:
     if not taps:
         deeper = f"*.{wanted}"
         hint = f"; did you mean {deeper!r}?" if fnmatch.filter(available, deeper) else nearest(wanted, available)
-        raise ConfigError(f"no tap is called {wanted!r}{hint} (known: {', '.join(available) or 'none'})")
+        known = ", ".join(available) or "none"
+        raise ConfigError(f"no tap is called {wanted!r}{_explain_missing(model, wanted)}{hint} (known: {known})")
     handles = [tap.register_forward_hook(partial(_on_forward, keep, name)) for name, tap in taps.items()]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _explain_missing(model: nn.Module, wanted: str) -> str:
+    """Which layer has no implied attention, and why, where the weights of such a one are wanted."""
+    for path, module in model.named_modules():
+        reason = getattr(getattr(module, "spec", None), "sequential_reason", "")
+        name = f"{path}.weights" if path else "weights"
+        if reason and fnmatch.fnmatchcase(name, wanted):
+            return f": {path or type(module).__name__} has no implied attention, because {reason}"
+    return ""
 
 
 def _on_forward(keep: Keep, name: str, tap: Tap, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -157,6 +157,8 @@ class MixerSpec:
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Values of the options that are None."""
+    sequential_reason: ClassVar[str] = ""
+    """Why a recurrence among those with a parallel form has neither that nor an implied attention."""
 
     width: int
     """Dimension of the input vectors."""

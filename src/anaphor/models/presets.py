@@ -41,8 +41,11 @@ PRESETS = Registry(
         "transformer-xl": {"mixers": ("attention",), "layers": 4, "position": "relative", "memory": 128},
         "linear": {"mixers": ("linear",), "layers": 4, "position": "sinusoidal"},
         **{name: {"mixers": (name,), "layers": 4} for name in RECURRENCES},
-        # Three papers put a short convolution of four tokens behind the projections.
-        **{name: {"mixers": (name,), "layers": 4, "short_conv": 4} for name in ("delta", "gated-delta", "mamba2")},
+        # Four papers put a short convolution of four tokens behind the projections.
+        **{
+            name: {"mixers": (name,), "layers": 4, "short_conv": 4}
+            for name in ("delta", "gated-delta", "mamba2", "rg-lru")
+        },
         # The recurrent layer encodes positions for the attention above it.
         "hybrid": {"mixers": ("lstm", "attention"), "layers": 4, "memory": 128},
         # A course's model for separate dialogues: wide heads, a bias of the head, and a norm before

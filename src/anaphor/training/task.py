@@ -83,6 +83,8 @@ class ModelRow:
     """Columns of numbers by heading, after those of text."""
     remark: str = ""
     """Line below the table."""
+    notes: tuple[str, ...] = ()
+    """Lines below it that are about this model."""
 
 
 @dataclass(frozen=True, kw_only=True)

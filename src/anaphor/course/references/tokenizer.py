@@ -223,9 +223,9 @@ def tokenizer_cases(sizes: Sizes) -> list[Case]:
 def exchange_words(inputs: Mapping[str, Any], generator: Generator) -> dict[str, Any]:
     """The same texts with each word exchanged for another of them; capitals stay where they are."""
     texts = [*inputs["lines"], inputs["text"]]
-    words = sorted({word for text in texts for word in re.findall(r"\w+", text.lower())})
-    order: list[int] = torch.randperm(len(words), generator=generator).tolist()
-    others: dict[str, str] = {word: words[number] for word, number in zip(words, order, strict=True)}
+    words: list[str] = sorted({word for text in texts for word in re.findall(r"\w+", text.lower())})
+    order = torch.randperm(len(words), generator=generator).tolist()
+    others = {word: words[number] for word, number in zip(words, order, strict=True)}
 
     def exchange(found: re.Match[str]) -> str:
         word: str = found[0]

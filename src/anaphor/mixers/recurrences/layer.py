@@ -6,7 +6,7 @@ A mixer computes the steps of its tokens (`matrix_state.Steps`) and what becomes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,8 +38,8 @@ class RecurrenceSpec(MixerSpec):
     """Base class of the specs of recurrences with a memory."""
 
     chunk: int | None = None
-    """Number of tokens that are computed at once, a power of two; 1 computes token by token. None means 32 on a CPU
-    and 64 on a GPU."""
+    """Number of tokens of a chunk, a power of two; 1 computes token by token. None chooses it by the device: 32 on a
+    CPU and 64 on a GPU, and half of it where the state is a vector."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +138,14 @@ class Recurrence(Mixer):
         by_head: Tensor = x.unflatten(-1, (self.heads, -1))
         return by_head.transpose(1, 2)
 
-    def scan(self, steps: Steps, memory: Tensor, span: Span, skip: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def scan(
+        self,
+        steps: Steps,
+        memory: Tensor,
+        span: Span,
+        skip: Tensor | None = None,
+        divisor: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Outputs [B, H, T, V] and the memory after them, in the precision of the memory whatever autocast says.
 
         Args:
@@ -146,6 +153,8 @@ class Recurrence(Mixer):
             memory: The memory before the first token.
             span: Where padding is.
             skip: [B, H, T], so much of its own value is added to what a token reads: a weight on itself.
+            divisor: With it, all values have a one behind them, and what a token reads of these ones [B, H, T, 1], a
+                sum of weights, is not an output: the outputs are divided by what the function makes of it.
         """
         with torch.autocast(memory.device.type, enabled=False):
             wide = steps.map(lambda part: part.to(memory.dtype))
@@ -154,21 +163,23 @@ class Recurrence(Mixer):
             if wide.log_decay is not None and self.decay.is_recorded:
                 self.decay(wide.log_decay.exp().transpose(1, 2).flatten(2))  # [B, T, H] or [B, T, H K]
             wide, writes = spread_writes(wide), len(wide.k[0, 0]) // span.count
+            values = wide.v
+            if divisor is not None:
+                wide = wide._replace(v=F.pad(values, (0, 1), value=1.0))
             y, after = self._run(wide, memory, writes)
+            scale = None if divisor is None else divisor(y[..., -1:]).reciprocal()
+            if scale is not None:
+                y = y[..., :-1] * scale
             if skip is not None:
-                y = y + skip.to(y.dtype)[..., None] * wide.v
-            values = wide.v.unflatten(2, (-1, writes)).transpose(2, 3)  # [B, H, writes, T, V]
+                y = y + skip.to(y.dtype)[..., None] * values
+            values = values.unflatten(2, (-1, writes)).transpose(2, 3)  # [B, H, writes, T, V]
             if self.values.is_recorded:
                 self.values(values.flatten(1, 2))
             if self.weights.is_recorded:
-                w = implied_attention(wide, self._chunk(memory), self.least_log_decay)[
-                    :, :, writes - 1 :: writes
-                ]  # [B, H, T, T writes]
-                w = w if skip is None else w + torch.diag_embed(skip.to(w.dtype))
-                w = self.weights(w.unflatten(-1, (-1, writes)).movedim(-1, 2).flatten(1, 2))
-                nothing = wide._replace(v=torch.zeros_like(wide.v))
-                of_past = chunkwise(nothing, memory, self._chunk(memory), self.least_log_decay)[0]
-                y = of_past[:, :, writes - 1 :: writes] + (w.unflatten(1, (-1, writes)) @ values).sum(2)
+                w, of_past = self._weights(wide, memory, writes, scale)
+                w = w if skip is None else w + torch.diag_embed(skip.to(w.dtype))[:, :, None]
+                w = self.weights(w.flatten(1, 2))
+                y = of_past[..., : values.shape[-1]] + (w.unflatten(1, (-1, writes)) @ values).sum(2)
             return self.context(y) if self.context.is_recorded else y, after
 
     def _run(self, steps: Steps, memory: Tensor, writes: int) -> tuple[Tensor, Tensor]:
@@ -182,6 +193,17 @@ class Recurrence(Mixer):
         else:
             y, memory = chunkwise(steps, memory, self._chunk(memory), self.least_log_decay)
         return y[:, :, writes - 1 :: writes], memory
+
+    def _weights(self, steps: Steps, memory: Tensor, writes: int, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The implied attention of each write [B, H, writes, T, T], and what is read of the memory before the first
+        token."""
+        w = implied_attention(steps, self._chunk(memory), self.least_log_decay)[:, :, writes - 1 :: writes]
+        nothing = steps._replace(v=torch.zeros_like(steps.v))
+        of_past = chunkwise(nothing, memory, self._chunk(memory), self.least_log_decay)[0][:, :, writes - 1 :: writes]
+        if scale is not None:
+            w, of_past = w * scale, of_past * scale
+        by_write: Tensor = w.unflatten(-1, (-1, writes)).movedim(-1, 2)
+        return by_write, of_past
 
     def _chunk(self, memory: Tensor) -> int:
         """A GPU has more units than a small chunk can use."""

@@ -6,13 +6,15 @@ import dataclasses
 
 from anaphor.errors import count_noun
 from anaphor.models import preset, summarize
+from anaphor.registry import MIXERS
 from anaphor.tasks.tables import format_size, join_layers
 from anaphor.training.task import ModelRow
 
 
 def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     """A model preset as `anaphor models` shows it: layers, size, and the state after some tokens."""
-    summary = summarize(preset(name, vocabulary=vocabulary), tokens)
+    spec = preset(name, vocabulary=vocabulary)
+    summary = summarize(spec, tokens)
     numbers = {
         **format_size(summary.width, summary.parameters),
         "state": _format_bytes(summary.state_bytes),
@@ -23,7 +25,12 @@ def describe_model(name: str, vocabulary: int, tokens: int) -> ModelRow:
     text = {"model": name, "layers": join_layers(summary.layers)}
     plain = dataclasses.asdict(summary)
     plain["limit"] = plain.pop("max_positions")  # the key that scripts read
-    return ModelRow({"name": name, **plain}, text, numbers, remark)
+    notes = {
+        f"{mixer}: no parallel form, no implied attention: {reason}": None
+        for mixer in spec.mixers_by_layer
+        if (reason := getattr(MIXERS[mixer], "sequential_reason", ""))
+    }
+    return ModelRow({"name": name, **plain}, text, numbers, remark, tuple(notes))
 
 
 def _format_bytes(count: float) -> str:
