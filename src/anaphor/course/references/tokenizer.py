@@ -225,7 +225,7 @@ def exchange_words(inputs: Mapping[str, Any], generator: Generator) -> dict[str,
     texts = [*inputs["lines"], inputs["text"]]
     words: list[str] = sorted({word for text in texts for word in re.findall(r"\w+", text.lower())})
     order = torch.randperm(len(words), generator=generator).tolist()
-    others = {word: words[number] for word, number in zip(words, order, strict=True)}
+    others: dict[str, str] = {word: words[number] for word, number in zip(words, order, strict=True)}
 
     def exchange(found: re.Match[str]) -> str:
         word: str = found[0]
