@@ -8,6 +8,9 @@ from typing import Any
 from anaphor.plain_values import plain_value
 from anaphor.registry import extra_settings
 
+ADDED_SETTINGS = {"short_conv": 0}
+"""Settings that runs of earlier versions do not name, with the values that all of them had."""
+
 
 def differences(before: dict[str, Any], now: dict[str, Any], task: str) -> Iterator[str]:
     """What differs between a checkpoint and the present: settings, data, preprocessing, environment, files."""
@@ -52,6 +55,7 @@ def _callback_differences(before: list[dict[str, Any]], now: list[dict[str, Any]
 
 def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
     """Settings with other values. Device and dtype are compared as they were used, by the environment."""
+    old = {name: value for name, value in ADDED_SETTINGS.items() if name in new} | old
     for name in sorted(old.keys() | new.keys()):
         if name not in ("device", "dtype") and old.get(name) != new.get(name):
             yield f"{name} was {_format_setting(old, name)} and is {_format_setting(new, name)}"
