@@ -36,11 +36,22 @@ def table() -> dict[str, MixerSpec]:
         "gla-in-chunks": mixer_spec("gla", width=WIDTH, heads=1, chunk=8, short_conv=2),
     }
     specs |= {
-        f"attention-{name}": AttentionSpec(width=WIDTH, heads=2, **options)
+        f"{name}-grouped": mixer_spec(name, width=WIDTH, heads=4, kv_heads=2, rank=3) for name in ("low-rank", "svd")
+    }
+    specs |= {
+        f"attention-{name}": AttentionSpec(width=WIDTH, **{"heads": 2, **options})
         for name, options in {
             "query": {"combine": "query"},
             "narrow-heads": {"head_width": 2},
             "no-bias": {"bias": False},
+            "no-bias-of-the-output": {"out_bias": False},
+            "multi-query": {"kv_heads": 1},
+            "grouped": {"heads": 4, "kv_heads": 2, "head_width": 6, "window": 4},
+            "grouped-rotary": {"heads": 4, "kv_heads": 2, "position": "rotary", "memory": 5},
+            "grouped-relative": {"heads": 4, "kv_heads": 2, "position": "relative"},
+            "grouped-alibi": {"kv_heads": 1, "position": "alibi", "score": "cosine"},
+            "grouped-additive": {"kv_heads": 1, "score": "additive", "normalize": "sparsemax"},
+            "grouped-whole": {"kv_heads": 1, "mask": "everything"},
             "shuffle": {"merge": "shuffle", "merge_evaluation": "concatenate"},
         }.items()
     }

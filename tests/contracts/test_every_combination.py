@@ -94,6 +94,10 @@ def mixers(draw):
         fields = {"width": width}
     if hasattr(spec, "heads"):
         fields["heads"] = heads
+        if getattr(spec, "kv_heads", None):
+            fields["kv_heads"] = draw(
+                st.sampled_from([divisor for divisor in range(1, heads) if heads % divisor == 0] or [1])
+            )
     if isinstance(spec, AttentionSpec) and spec.head_width is None and spec.window is None:
         fields["memory"] = draw(st.sampled_from([None, 1, 3, 20]))
     from dataclasses import replace

@@ -140,6 +140,9 @@ def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str) -> str:
         "window": (mixer.window, None),
         "memory": (mixer.memory, None),
         "bias": (mixer.bias, True),
+        "out_bias": (mixer.out_bias in (None, True), True),
+        "kv_heads": (mixer.kv_heads or mixer.heads, mixer.heads),
+        "short_conv": (block.short_conv, 0),
         "head_width": (mixer.sizes.head_width, spec.width // mixer.sizes.heads),
         "embedding": (spec.width_in, spec.width),
     }

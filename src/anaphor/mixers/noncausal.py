@@ -132,14 +132,14 @@ class NoncausalMultiHead(MultiHead):
 
     def __init__(self, spec: NoncausalMultiHeadSpec) -> None:
         super().__init__(spec)
-        self.project = nn.Linear(spec.width, 3 * self.inner_width, bias=require(spec.bias))
+        self.project = nn.Linear(spec.width, self.inner_width + 2 * self.kv_width, bias=require(spec.bias))
 
     def initial_state(self, like: Tensor) -> tuple[()]:
         return ()
 
     def project_qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = (self.split_heads(part) for part in self.project(x).chunk(3, dim=-1))
-        return q, k, v
+        q, k, v = self.project(x).split((self.inner_width, self.kv_width, self.kv_width), dim=-1)
+        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class SVD(NoncausalMultiHead):
     def mix(self, x: Tensor, state: Any, span: Span) -> tuple[Tensor, tuple[()]]:
         q, k, v = self.project_qkv(x)
         allowed = (span.valid[:, :, None] & span.valid[:, None, :])[:, None]  # [B, 1, T, T]
-        weights = self.normalize(self.score(q, k), allowed)
+        weights = self.normalize(self.score(q, self.for_each_query_head(k)), allowed)
         wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))  # svd has no half precision
         left = torch.linalg.svd(wide, full_matrices=False).U[..., : self.spec.rank].to(weights.dtype)  # [B, H, T, R]
         context = self.apply_weights(left @ (left.transpose(-1, -2) @ weights), v)

@@ -43,6 +43,10 @@ class HeadOptions(ProjectionOptions):
 
     head_width: int | None = None
     """Dimension of each head; None means width / heads."""
+    kv_heads: int | None = None
+    """Number of heads of keys and values, each for a group of query heads; None means as many as heads."""
+    out_bias: bool | None = None
+    """Bias in the output projection of attention; None means the same as bias."""
     score: str | None = None
     """Attention score: scaled-dot, dot, bilinear, additive or cosine."""
     normalize: str | None = None
@@ -220,6 +224,8 @@ class Sizes:
     """Dimension of a query, key or value in one head."""
     max_positions: int
     """Number of positions in a learned table."""
+    kv_heads: int | None = None
+    """Number of heads of keys and values; None means as many as heads."""
 
 
 MixerFactory = Callable[..., MixerSpec]
@@ -277,8 +283,13 @@ def check_finite(**options: float | None) -> None:
 
 def check_heads(heads: int, width: int) -> None:
     """Refuse a number of heads that does not divide the width."""
-    check_at_least(1, heads=heads)
-    if width % heads:
-        divisors = [number for number in range(1, width + 1) if width % number == 0]
-        closest = min(divisors, key=lambda number: abs(number - heads))
-        raise ConfigError(f"heads={heads} does not divide width={width}; the nearest that does is heads={closest}")
+    check_divides("heads", heads, "width", width)
+
+
+def check_divides(part: str, count: int, whole: str, total: int) -> None:
+    """Refuse a number that does not divide another one; both are options."""
+    check_at_least(1, **{part: count})
+    if total % count:
+        divisors = [number for number in range(1, total + 1) if total % number == 0]
+        closest = min(divisors, key=lambda number: abs(number - count))
+        raise ConfigError(f"{part}={count} does not divide {whole}={total}; the nearest that does is {part}={closest}")

@@ -18,7 +18,7 @@ from anaphor.config import check_at_least, look_up
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.layers import Linear
-from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_heads, check_probability, require
+from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_divides, check_heads, check_probability, require
 from anaphor.taps import Tap
 
 
@@ -123,6 +123,8 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
         heads = require(self.heads)
         check_heads(heads, self.width if self.head_width is None else heads)
         check_at_least(1, head_width=self.head_width)
+        if self.kv_heads is not None:
+            check_divides("kv_heads", self.kv_heads, "heads", heads)
         check_probability(dropout=self.dropout)
         look_up(SCORES, require(self.score), "score")
         look_up(NORMALIZERS, require(self.normalize), "normalizer")
@@ -132,7 +134,8 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
     @property
     def sizes(self) -> Sizes:
         heads = require(self.heads)
-        return Sizes(self.width, heads, self.head_width or self.width // heads, max_positions=self.limit or 0)
+        width = self.head_width or self.width // heads
+        return Sizes(self.width, heads, width, max_positions=self.limit or 0, kv_heads=self.kv_heads)
 
     @property
     def noncausal_reason(self) -> str | None:
@@ -177,23 +180,35 @@ class MultiHead(Mixer):
         super().__init__(spec)
         sizes = spec.sizes
         self.heads, self.head_width = sizes.heads, sizes.head_width
+        self.kv_heads = sizes.kv_heads or sizes.heads
         self.inner_width = sizes.heads * sizes.head_width
+        self.kv_width = self.kv_heads * sizes.head_width
         self.score = SCORES[require(spec.score)](sizes)
         self.normalize = NORMALIZERS[require(spec.normalize)]
         self.merge = MERGES[require(spec.merge)](spec.merge_evaluation)
         self.weights = Tap()
-        self.out = Linear(self.inner_width, spec.out, bias=require(spec.bias))
+        bias = require(spec.bias) if spec.out_bias is None else spec.out_bias
+        self.out = Linear(self.inner_width, spec.out, bias=bias)
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:
-        return (self.heads, None, self.head_width)
+        return (self.kv_heads, None, self.head_width)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[B, T, H·K] -> [B, H, T, K]"""
-        return x.view(*x.shape[:2], self.heads, self.head_width).transpose(1, 2)
+        """[B, T, H·K] -> [B, H, T, K], for queries, keys or values."""
+        return x.view(*x.shape[:2], x.shape[-1] // self.head_width, self.head_width).transpose(1, 2)
+
+    def for_each_query_head(self, keys_or_values: Tensor) -> Tensor:
+        """Each head of keys or values as often as there are queries in its group. [B, G, S, K] -> [B, H, S, K]"""
+        if self.kv_heads == self.heads:
+            return keys_or_values
+        rows, groups, keys, width = keys_or_values.shape
+        group = keys_or_values[:, :, None].expand(-1, -1, self.heads // groups, -1, -1)
+        return group.reshape(rows, self.heads, keys, width)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor | None = None) -> Tensor:
-        """Context of each query. [B, H, T, K], [B, H, S, K], [B, H, S, K] -> [B, H, T, K]"""
+        """Context of each query; G is the number of heads of keys and values.
+        [B, H, T, K], [B, G, S, K], [B, G, S, K] -> [B, H, T, K]"""
         factors = None
         if not self.weights.is_recorded and self.spec.normalize == "softmax":
             factors = self.score.factors(q, k)
@@ -208,13 +223,13 @@ class MultiHead(Mixer):
         return y
 
     def apply_weights(self, w: Tensor, v: Tensor) -> Tensor:
-        """[B, H, T, S], [B, H, S, K] -> [B, H, T, K]"""
-        return F.dropout(self.weights(w), self.spec.dropout, self.training) @ v
+        """[B, H, T, S], [B, G, S, K] -> [B, H, T, K]"""
+        return F.dropout(self.weights(w), self.spec.dropout, self.training) @ self.for_each_query_head(v)
 
     def _attend_explicitly(
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: Tensor | None
     ) -> Tensor:
-        s = self.score(q, k)  # [B, H, T, S]
+        s = self.score(q, self.for_each_query_head(k))  # [B, H, T, S]
         if bias is not None:
             s = s + bias
         return self.apply_weights(self.normalize(s, visibility.to_mask(q, k)), v)
@@ -223,11 +238,12 @@ class MultiHead(Mixer):
         self, factors: tuple[Tensor, Tensor, float], v: Tensor, visibility: Visibility, bias: Tensor | None
     ) -> Tensor:
         a, b, scale = factors
-        dropout = self.spec.dropout if self.training else 0.0
+        dropout, is_grouped = self.spec.dropout if self.training else 0.0, self.kv_heads < self.heads
         if visibility.allowed is None and (bias is None or not visibility.is_causal):
             return F.scaled_dot_product_attention(
-                a, b, v, attn_mask=bias, dropout_p=dropout, scale=scale, is_causal=visibility.is_causal
-            )
+                a, b, v, attn_mask=bias, dropout_p=dropout, scale=scale, is_causal=visibility.is_causal,
+                enable_gqa=is_grouped,
+            )  # fmt: skip
         mask = allowed = visibility.to_mask(a, b)
         masked_rows = ~allowed.any(-1, keepdim=True) if visibility.has_fully_masked_rows else None  # [B, 1, T, 1]
         if masked_rows is not None:
@@ -236,5 +252,7 @@ class MultiHead(Mixer):
             mask = bias.masked_fill(~mask, -torch.inf)
         elif masked_rows is None:
             mask = visibility.to_additive(a.dtype)
-        context = F.scaled_dot_product_attention(a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+        context = F.scaled_dot_product_attention(
+            a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=is_grouped
+        )
         return context if masked_rows is None else context.masked_fill(masked_rows, 0)

@@ -35,7 +35,7 @@ class KVCache(NamedTuple):
     """State of self-attention: keys, values and their positions."""
 
     keys_values: KVBuffer
-    """[B, 2, H, S, K]: keys before rotation, and values."""
+    """[B, 2, G, S, K]: keys before rotation, and values, of each head of keys and values."""
     positions: KVBuffer | None
     """[B, S], -1 in empty slots. None: no slot is empty, and the last one is at its row's last position."""
 
@@ -123,7 +123,7 @@ class Attention(MultiHead):
         super().__init__(spec)
         mask = spec.combined_mask if mask is None else mask
         self.mask = mask if spec.memory is None else mask & window(spec.memory + 1)
-        self.project = Linear(spec.width, 3 * self.inner_width, bias=require(spec.bias))
+        self.project = Linear(spec.width, self.inner_width + 2 * self.kv_width, bias=require(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
     def reset_parameters(self) -> None:
@@ -136,19 +136,19 @@ class Attention(MultiHead):
 
     @property
     def state_shape(self) -> tuple[int | None, ...]:
-        return (2, self.heads, None, self.head_width)
+        return (2, self.kv_heads, None, self.head_width)
 
     def initial_state(self, like: Tensor) -> KVCache | tuple[()]:
         if not self.streams:
             return ()
-        empty = like.new_zeros(like.shape[0], 2, self.heads, 0, self.head_width, dtype=self.out.weight.dtype)
+        empty = like.new_zeros(like.shape[0], 2, self.kv_heads, 0, self.head_width, dtype=self.out.weight.dtype)
         return KVCache(KVBuffer(empty, 3), positions=None)
 
     def state_bytes(self, tokens: int) -> int:
         if not self.streams:
             return 0
         kept = tokens if self.spec.memory is None else min(tokens, self.spec.memory)
-        return kept * 2 * self.inner_width * self.out.weight.element_size()
+        return kept * 2 * self.kv_width * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
         if self.spec.limit is not None and span.past_length.device.type == "cpu":  # elsewhere reading values would sync
@@ -157,10 +157,12 @@ class Attention(MultiHead):
         if embedded is not None:
             x = x + embedded.to(x.dtype)
         rows, new, _ = x.shape
-        projected = self.project(x).view(rows, new, 3, self.heads, self.head_width)
+        projected = self.project(x)
         # Where nothing came before, no gradient flows through the cache, and that of all three is written once.
-        q, k, v = (part.transpose(1, 2) for part in projected.unbind(2))  # [B, H, T, K]
-        keys_values = projected[:, :, 1:].permute(0, 2, 3, 1, 4)  # [B, 2, H, T, K]
+        parts = projected.split((self.inner_width, self.kv_width, self.kv_width), dim=-1)
+        q, k, v = map(self.split_heads, parts)  # [B, H, T, K], [B, G, T, K], [B, G, T, K]
+        keys_values = projected[..., self.inner_width :].view(rows, new, 2, self.kv_heads, self.head_width)
+        keys_values = keys_values.permute(0, 2, 3, 1, 4)  # [B, 2, G, T, K]
         if isinstance(state, KVCache):
             cache = _extend(state, keys_values, span)
         else:  # the sequence is not continued: views, no copies
@@ -170,7 +172,7 @@ class Attention(MultiHead):
 
         rotated_q, rotated_k, bias = q, k, None
         if self.position.method == "bias":
-            bias = self.position.bias(q, k, *_relative_positions(cache, span))
+            bias = self.position.bias(q, self.for_each_query_head(k), *_relative_positions(cache, span))
         elif self.position.method == "rotate":
             rotated_q = self.position.rotate(q, span.positions)
             rotated_k = self.position.rotate(k, _key_positions(cache, span))
@@ -188,7 +190,7 @@ class Attention(MultiHead):
         weight, bias, inner = self.project.weight, self.project.bias, self.inner_width
         q = F.linear(x[:, :count], weight[:inner], None if bias is None else bias[:inner])
         keys_values = F.linear(x, weight[inner:], None if bias is None else bias[inner:])
-        k, v = keys_values.view(*x.shape[:2], 2, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        k, v = map(self.split_heads, keys_values.chunk(2, dim=-1))
         q = self.split_heads(q)
         keys = Visibility(span.valid[:, None, None, :] if span.has_padding else None)
         lengths = span.lengths.clamp(max=count) if span.has_padding else None
@@ -293,8 +295,8 @@ def _relative_positions(cache: KVCache, span: Span) -> tuple[Tensor, Tensor]:  #
 class Source(NamedTuple):
     """State of cross-attention: the projected source. It never changes; gradient flows through it to the encoder."""
 
-    keys: Tensor  # [B, H, S, K]
-    values: Tensor  # [B, H, S, K]
+    keys: Tensor  # [B, G, S, K]
+    values: Tensor  # [B, G, S, K]
     valid: Tensor | None  # [B, S]; None: no padding
 
 
@@ -324,7 +326,7 @@ class CrossAttention(MultiHead):
         super().__init__(spec)
         self.source_width = spec.width if spec.source_width is None else spec.source_width
         self.query = Linear(spec.width, self.inner_width, bias=require(spec.bias))
-        self.project = Linear(self.source_width, 2 * self.inner_width, bias=require(spec.bias))
+        self.project = Linear(self.source_width, 2 * self.kv_width, bias=require(spec.bias))
 
     def reset_parameters(self) -> None:
         """As torch's attention: the projections of the source are initialized as one matrix, biases are zero."""
@@ -339,7 +341,7 @@ class CrossAttention(MultiHead):
 
     def state_bytes(self, tokens: int) -> int:
         """Bytes of one row whose source has so many tokens."""
-        return tokens * 2 * self.inner_width * self.out.weight.element_size()
+        return tokens * 2 * self.kv_width * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: Source, span: Span) -> tuple[Tensor, Source]:
         q = self.split_heads(self.query(x))
