@@ -46,14 +46,16 @@ def test_rotary_scores_depend_on_the_distance_only(shift, q_at, k_at):
     q, k = torch.randn(1, 1, 1, 4), torch.randn(1, 1, 1, 4)
 
     def score(a, b):
-        return (rotary.rotate(q, torch.tensor([[a]])) * rotary.rotate(k, torch.tensor([[b]]))).sum()
+        q_rotation, k_rotation = (rotary.rotation(torch.tensor([[at]]), q.dtype) for at in (a, b))
+        return (rotary.rotate(q, q_rotation) * rotary.rotate(k, k_rotation)).sum()
 
     torch.testing.assert_close(score(q_at, k_at), score(q_at + shift, k_at + shift), rtol=1e-8, atol=1e-8)
 
 
 def test_rotary_keeps_lengths():
     x = torch.randn(2, 3, 5, 4)
-    turned = Rotary(sizes()).rotate(x, torch.randint(0, 1000, (2, 5)))
+    rotary = Rotary(sizes())
+    turned = rotary.rotate(x, rotary.rotation(torch.randint(0, 1000, (2, 5)), x.dtype))
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
 
 

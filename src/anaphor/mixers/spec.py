@@ -82,6 +82,18 @@ class PositionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RotaryOptions:
+    """Options of rotary positions."""
+
+    rope_theta: float | None = None
+    """Base of the frequencies of rotary positions; None means 10000."""
+    rope_scaling: str | None = None
+    """Scaled rotary positions: linear(factor), ntk(factor), yarn(factor, length) or llama3(factor, length)."""
+    partial_rotary_factor: float | None = None
+    """Part of the dimensions of each head that rotary positions rotate; None means all."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecurrentOptions:
     """Options of recurrent mixers."""
 
@@ -145,6 +157,7 @@ class StateSpaceOptions(HeadCountOptions):
 class LayerOptions(
     HeadOptions,
     ReachOptions,
+    RotaryOptions,
     ConvolutionOptions,
     RecurrentOptions,
     LinearOptions,
@@ -226,6 +239,12 @@ class Sizes:
     """Number of positions in a learned table."""
     kv_heads: int | None = None
     """Number of heads of keys and values; None means as many as heads."""
+    rope_theta: float = 10_000.0
+    """Base of the frequencies of rotary positions."""
+    rope_scaling: str | None = None
+    """How these frequencies are scaled."""
+    partial_rotary_factor: float = 1.0
+    """Part of the dimensions of a head that is rotated."""
 
 
 MixerFactory = Callable[..., MixerSpec]

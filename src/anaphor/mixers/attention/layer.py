@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,10 +16,10 @@ from anaphor.config import check_at_least, look_up
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.heads import MultiHead, MultiHeadSpec, Visibility
 from anaphor.mixers.attention.mask import Mask, check_distance, parse_mask, window
-from anaphor.mixers.attention.position import POSITIONS, check_max_positions
+from anaphor.mixers.attention.position import POSITIONS, Rotation, check_max_positions
 from anaphor.mixers.base import FixedBuffer, KVBuffer, Span
 from anaphor.mixers.layers import Linear
-from anaphor.mixers.spec import PositionOptions, ReachOptions, Sizes, require
+from anaphor.mixers.spec import PositionOptions, ReachOptions, RotaryOptions, Sizes, require
 
 
 def reset_projections(projections: Sequence[nn.Linear], out: nn.Linear) -> None:
@@ -58,7 +58,7 @@ class KVCache(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
+class AttentionSpec(MultiHeadSpec, ReachOptions, RotaryOptions, PositionOptions):
     """Self-attention. A token attends to what `mask` and `window` allow; a carried state keeps `memory` tokens."""
 
     defaults: ClassVar[Mapping[str, Any]] = {**MultiHeadSpec.defaults, "mask": "causal"}
@@ -76,7 +76,17 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
                 f"memory={self.memory} is too short for a window of {reach}: "
                 f"keep at least {reach - 1} tokens, or use a shorter window"
             )
-        look_up(POSITIONS, self.position, "position").check(self.sizes)
+        position = look_up(POSITIONS, self.position, "position")
+        for name, value in self._rotary_options.items():
+            if position.method != "rotate":
+                raise ConfigError(f"{name}={value!r} applies to position='rotary' only, not to {self.position!r}")
+        position.check(self.sizes)
+
+    @property
+    def _rotary_options(self) -> dict[str, Any]:
+        """Those that are given."""
+        values = {field.name: getattr(self, field.name) for field in fields(RotaryOptions)}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def combined_mask(self) -> Mask:
@@ -86,7 +96,7 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, PositionOptions):
 
     @property
     def sizes(self) -> Sizes:
-        return replace(super().sizes, max_positions=self.max_positions)
+        return replace(super().sizes, max_positions=self.max_positions, **self._rotary_options)
 
     @property
     def noncausal_reason(self) -> str | None:
@@ -174,10 +184,22 @@ class Attention(MultiHead):
         if self.position.method == "bias":
             bias = self.position.bias(q, self.for_each_query_head(k), *_relative_positions(cache, span))
         elif self.position.method == "rotate":
-            rotated_q = self.position.rotate(q, span.positions)
-            rotated_k = self.position.rotate(k, _key_positions(cache, span))
+            of_queries, of_keys = self._rotations(cache, span, q.dtype)
+            rotated_q, rotated_k = self.position.rotate(q, of_queries), self.position.rotate(k, of_keys)
         context = self.attend(rotated_q, rotated_k, v, self._visibility(span, cache), bias)
         return self.project_out(context, q, span), self._trim(cache, span) if self.streams else ()
+
+    def _rotations(self, cache: KVCache, span: Span, dtype: torch.dtype) -> tuple[Rotation, Rotation]:
+        """Those of queries and keys; layers with the same settings share them."""
+        settings, slots = f"{dtype} {self.spec._rotary_options} {self.head_width}", len(cache.keys_values)
+        of_queries = span.once(f"rotation {settings}", None, lambda: self.position.rotation(span.positions, dtype))
+        if slots == span.count and cache.positions is None:
+            return of_queries, of_queries
+        return of_queries, span.once(
+            f"rotation of {slots} keys {settings}",
+            cache.positions,
+            lambda: self.position.rotation(_key_positions(cache, span), dtype),
+        )
 
     def can_mix_first(self, count: int) -> bool:
         """Whether `mix_first` gives what `mix` gives for whole sequences of so many tokens."""

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import ConfigError
+from anaphor.mixers.attention.rope_scaling import parse_rope_scaling
 from anaphor.mixers.spec import Sizes
 
 Method = Literal["embed", "rotate", "bias"]
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine of the angles of each pair of dimensions, both [B, 1, T, pairs]."""
 
 
 class Position(nn.Module):
@@ -40,8 +43,12 @@ class Position(nn.Module):
         """[B, T] -> [B, T, D], to be added to the tokens."""
         return None
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """[B, H, T, K], [B, T] -> [B, H, T, K]"""
+    def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+        """Cosines and sines for tokens at these positions, with which `rotate` turns queries and keys. [B, T]"""
+        raise NotImplementedError(f"{type(self).__name__} does not define rotation")
+
+    def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """[B, H, T, K] -> [B, H, T, K]"""
         return x
 
     def bias(self, q: Tensor, k: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
@@ -93,9 +100,15 @@ class SinusoidalUnpaired(Sinusoidal):
 
 
 class Rotary(Position):
-    """Rotates each pair of dimensions of q and k by an angle proportional to the position (Su et al., 2021)."""
+    """Rotates each pair of dimensions of q and k by an angle proportional to the position (Su et al., 2021). A pair has
+    one dimension of the first half of those that are rotated, and the one at its place in the second half."""
 
     method = "rotate"
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.theta, self.width = sizes.rope_theta, rotated_width(sizes)
+        self.scaling = None if sizes.rope_scaling is None else parse_rope_scaling(sizes.rope_scaling)
 
     @classmethod
     def check(cls, sizes: Sizes) -> None:
@@ -103,14 +116,40 @@ class Rotary(Position):
             raise ConfigError(
                 f"rotary positions rotate pairs of dimensions: head_width must be even, but it is {sizes.head_width}"
             )
+        if not 1 < sizes.rope_theta < math.inf:
+            raise ConfigError(f"rope_theta={sizes.rope_theta:g}: it must be a number above 1")
+        part, width = sizes.partial_rotary_factor, rotated_width(sizes)
+        if not 0 < part <= 1 or width < 2 or width % 2:
+            raise ConfigError(
+                f"partial_rotary_factor={part:g}: of head_width={sizes.head_width} it must leave an even number of "
+                f"dimensions, at least 2 and at most all; {2 / sizes.head_width:g} is the least"
+            )
+        if sizes.rope_scaling is not None:
+            parse_rope_scaling(sizes.rope_scaling)
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        pairs = x.shape[-1] // 2
-        inv_freq = inverse_frequencies(torch.arange(pairs, device=x.device, dtype=torch.float64) / pairs)
-        angles = positions[:, None, :, None] * inv_freq  # [B, 1, T, K/2]
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+    def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+        pairs = self.width // 2
+        exponents = torch.arange(pairs, device=positions.device, dtype=torch.float64) / pairs
+        inv_freq, scale = inverse_frequencies(exponents, self.theta), 1.0
+        if self.scaling is not None:
+            inv_freq, scale = self.scaling.inverse_frequencies(inv_freq, self.theta), self.scaling.attention_factor
+        angles = positions[:, None, :, None] * inv_freq  # [B, 1, T, pairs]
+        cos, sin = angles.cos(), angles.sin()
+        if scale != 1:
+            cos, sin = scale * cos, scale * sin
+        return cos.to(dtype), sin.to(dtype)
+
+    def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        cos, sin = rotation
+        turned, rest = x[..., : self.width], x[..., self.width :]
+        first, second = turned.chunk(2, dim=-1)
+        parts = (first * cos - second * sin, first * sin + second * cos)
+        return torch.cat(parts if self.width == x.shape[-1] else (*parts, rest), dim=-1)
+
+
+def rotated_width(sizes: Sizes) -> int:
+    """Number of dimensions of a head that rotary positions rotate, the first ones."""
+    return int(sizes.head_width * sizes.partial_rotary_factor)
 
 
 class Alibi(Position):
@@ -203,13 +242,13 @@ def check_max_positions(tokens: int, max_positions: int) -> None:
         )
 
 
-def inverse_frequencies(exponents: Tensor) -> Tensor:
-    """10000^-exponent.
+def inverse_frequencies(exponents: Tensor, base: float = 10_000.0) -> Tensor:
+    """base^-exponent.
 
     In double, and computed at each call instead of kept as a buffer: a buffer would follow the model into single
     precision, where the angle of position 100,000 is off by a hundredth of a radian.
     """
-    return (exponents * -math.log(10000)).exp()
+    return (exponents * -math.log(base)).exp()
 
 
 def sinusoids(positions: Tensor, inv_freq: Tensor) -> Tensor:

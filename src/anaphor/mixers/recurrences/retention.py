@@ -58,7 +58,8 @@ class Retention(QKVRecurrence):
     def mix(self, x: Tensor, state: MemoryState, span: Span) -> tuple[Tensor, MemoryState]:
         x, wide = span.zero_padding(x), state.memory.dtype
         q, k, v, inputs = self.project_qkv(x, state.inputs, span, silu=False)
-        q, k = (self.rotary.rotate(self.split_heads(part).to(wide), span.positions) for part in (q, k))
+        rotation = self.rotary.rotation(span.positions, wide)
+        q, k = (self.rotary.rotate(self.split_heads(part).to(wide), rotation) for part in (q, k))
         log_decay = torch.log1p(-(2.0 ** (-5 - torch.arange(self.heads, dtype=wide, device=x.device))))
         log_decay = log_decay[:, None, None].expand(len(x), -1, span.count, -1)
         steps = Steps(q, k * self.spec.key_width**-0.5, self.split_heads(v), log_decay)
