@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
 FIRST_SECONDS = 3.0  # of training before the first one
-MOST_SECONDS = 60.0  # between two lines of a long training
+MAX_SECONDS = 60.0  # between two lines of a long training
 
 
 def duration(seconds: float) -> str:
@@ -124,7 +124,7 @@ class Bar:
             return now - self.start >= FIRST_SECONDS
         if self.withheld is not None:
             return now - self.last_line >= LINE_SECONDS
-        return now - self.last_line >= min(max(LINE_SECONDS, (now - self.start) / 20), MOST_SECONDS)
+        return now - self.last_line >= min(max(LINE_SECONDS, (now - self.start) / 20), MAX_SECONDS)
 
     def on_evaluation(self, info: EvaluationInfo, /) -> None:
         trained = "" if info.train_loss is None else f"training loss {info.train_loss:.4f}, "

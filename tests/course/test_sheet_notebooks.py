@@ -17,7 +17,7 @@ from anaphor.course.submission import list_missing, read_submission
 from commands.notebook_cells import read_cells, to_python
 
 SOURCE = Path(__file__).parents[2] / "src"
-MOST_SECONDS = 300
+MAX_SECONDS = 300
 """Of any command, on one thread."""
 
 
@@ -40,7 +40,7 @@ def run_command(words, folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=20 * MOST_SECONDS,
+        timeout=20 * MAX_SECONDS,
         check=False,
     )
     return done.returncode, done.stdout, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
@@ -116,7 +116,7 @@ def test_every_cell_of_the_teachers_notebook_runs_and_its_runs_get_the_points(nu
     for words, code, printed, seconds in run_notebook(tmp_path, name, wanted=None):
         sys.stdout.write(f"{seconds:6.1f} s  {shlex.join(words)}\n")  # shown with -rP
         assert code == 0, printed
-        assert seconds < MOST_SECONDS, words
+        assert seconds < MAX_SECONDS, words
     submission = read_submission(tmp_path)
     drawn_by_hand = {one.id for one in submission.sheet.exercises if one.kind == "figure" and not one.commands}
     assert {*list_missing(submission)} == drawn_by_hand

@@ -13,9 +13,9 @@ from anaphor import load_run
 from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.inspect import image_figures
+from anaphor.inspect.image_maps import mean_box_ratios
 from anaphor.models import build_image_classifier
 from anaphor.tasks.images import ImageRunSpec
-from anaphor.tasks.images.look import mean_ratios
 from browsing import open_page
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)<!-- $x$ @data@.png"
@@ -146,7 +146,7 @@ def test_look_at_examples_of_validation_writes_page_figures_and_json(run, tmp_pa
     assert list(first["maps"]) == list(first["box_ratios"]) == ["attention", "rollout", "gradient-weighted", "saliency"]
     looks = experiment.look(examples=3)
     assert "tensor(" not in repr(looks)
-    assert found["box_ratios"] == pytest.approx(mean_ratios(looks))
+    assert found["box_ratios"] == pytest.approx(mean_box_ratios(looks))
 
 
 def test_look_at_files_has_neither_box_nor_true_class(run, tmp_path, answer_of):

@@ -16,10 +16,10 @@ from anaphor.api import execute
 from anaphor.cli.main import main
 from anaphor.data import InMemoryImages
 from anaphor.errors import ConfigError, Diverged
+from anaphor.inspect.image_maps import mean_box_ratios
 from anaphor.metrics.accuracy import calibration_error, score_classes
 from anaphor.tasks.images import ImageRunSpec
 from anaphor.tasks.images.experiment import ImageExperiment
-from anaphor.tasks.images.look import mean_ratios
 from anaphor.tasks.metrics import ACCURACY, describe_classes
 from anaphor.training import loop
 from anaphor.training.build import build_experiment, build_step
@@ -409,6 +409,6 @@ def test_train_images_without_any_flag_reaches_97_percent_and_attends_to_the_tru
     assert seconds < 150, "one thread; two need two thirds of it"
     looks = load_run("run", device="cpu").look(examples=50)
     assert max((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in (look.box for look in looks)) <= 0.15 * 32 * 32
-    ratios = mean_ratios(looks)
+    ratios = mean_box_ratios(looks)
     assert ratios["rollout"] >= 3, "times the box's share of the area"
     assert ratios["attention"] >= 3

@@ -67,14 +67,14 @@ def nbgrader_files(sheet: Sheet) -> dict[str, str]:
 
 def _nbgrader_cell(exercise: Exercise) -> dict[str, Any]:
     key = f"check_{_key(exercise)}"
-    facts = {
+    metadata = {
         "grade": True, "grade_id": key, "locked": True, "points": exercise.points, "schema_version": 3,
         "solution": False, "task": False,
     }  # fmt: skip
     lines = [line for check in exercise.checks for line in _lines(exercise, check)]
     source = [f"# {exercise.id} {exercise.title}", *dict.fromkeys(lines)]
     return {
-        "cell_type": "code", "id": key, "metadata": {"nbgrader": facts}, "execution_count": None, "outputs": [],
+        "cell_type": "code", "id": key, "metadata": {"nbgrader": metadata}, "execution_count": None, "outputs": [],
         "source": "\n".join(source).splitlines(keepends=True),
     }  # fmt: skip
 

@@ -333,7 +333,7 @@ def _rank(work: Work, attempt: Attempt, candidates: list[Candidate]) -> list[Can
 
 def _distance(work: Work, attempt: Attempt, candidate: Candidate) -> tuple[float, float] | None:
     """How little agrees, and how much the rest differs; None where nothing can be computed."""
-    agreeing, amount = 0.0, 0.0
+    agreeing, differing = 0.0, 0.0
     fits = False
     for case, found in zip(attempt.cases, attempt.outputs, strict=True):
         expected = work.compute(candidate, case)
@@ -341,8 +341,8 @@ def _distance(work: Work, attempt: Attempt, candidate: Candidate) -> tuple[float
         for name, value in found.items():
             share, gap = measure(value, None if expected is None else expected.get(name))
             agreeing += share
-            amount += gap
-    return (-agreeing, amount) if fits else None
+            differing += gap
+    return (-agreeing, differing) if fits else None
 
 
 def _differences(work: Work, attempt: Attempt, candidate: Candidate) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ class Difference:
     kind: str
     """'value', 'shape', 'type' or 'nan'."""
     text: str
-    amount: float = math.inf
+    gap: float = math.inf
 
 
 def find_difference(found: Any, expected: Any, tolerance: float = TOLERANCE) -> Difference | None:
@@ -54,7 +54,7 @@ def _compare_lists(found: Any, expected: Sequence[Any], tolerance: float) -> Dif
     for number, (one, wanted) in enumerate(zip(found, expected, strict=True)):
         difference = find_difference(one, wanted, tolerance)
         if difference is not None:
-            return Difference(difference.kind, f"[{number}] {difference.text}", difference.amount)
+            return Difference(difference.kind, f"[{number}] {difference.text}", difference.gap)
     return None
 
 
@@ -123,4 +123,4 @@ def measure(found: Any, expected: Any) -> tuple[float, float]:
     difference = None if expected is None else find_difference(found, expected)
     if expected is not None and difference is None:
         return 1.0, 0.0
-    return 0.0, FAR if difference is None else min(difference.amount, FAR)
+    return 0.0, FAR if difference is None else min(difference.gap, FAR)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,14 @@ class ImageMaps:
         views = [*self.views()]
         return views[:-1] or views
 
+    def layers_to_plain(self) -> dict[str, Any]:
+        """The maps of each layer, for JSON."""
+        return {
+            "attention": _as_lists(self.attention),
+            "rollout": _as_lists(self.rollouts),
+            "gradient-weighted": _as_lists(self.weighted),
+        }
+
 
 @dataclass(frozen=True)
 class ImageLook(ShownAsPage):
@@ -92,6 +101,24 @@ class ImageLook(ShownAsPage):
         height, width = self.pixels.shape[1:]
         area = box_area(self.box, height, width)
         return {name: share_in_box(heat, self.box, height, width) / area for name, heat in self.maps.views().items()}
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON, without the maps of single layers."""
+        return {
+            "image": self.name,
+            "label": self.label,
+            "probabilities": self.probabilities,
+            "true": self.true,
+            "box": self.box,
+            "box_ratios": self.box_ratios(),
+            "maps": _as_lists(self.maps.views()),
+        }
+
+
+def mean_box_ratios(looks: Sequence[ImageLook]) -> dict[str, float]:
+    """The mean of each box ratio over the images that have a box; empty where none has."""
+    found = [ratios for look in looks if (ratios := look.box_ratios())]
+    return {name: sum(ratios[name] for ratios in found) / len(found) for name in (found[0] if found else ())}
 
 
 def image_maps(model: ImageClassifier, image: Tensor, label: int | None = None) -> ImageMaps:
@@ -196,3 +223,7 @@ def _coverage(cells: int, size: int, low: int, high: int) -> Tensor:
     """Share of each of the cells along one side that lies between two pixels. [cells]"""
     edges = torch.arange(cells + 1, dtype=torch.float64) * size / cells
     return (edges[1:].clamp(max=high) - edges[:-1].clamp(min=low)).clamp(min=0) * cells / size
+
+
+def _as_lists(maps: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: heat.tolist() for name, heat in maps.items()}

@@ -47,22 +47,22 @@ def label_setting(name: str) -> Label:
     return SETTINGS.get(name, Label(name.replace("_", " ")))
 
 
-def label_column(name: str, metrics: Mapping[str, Label], counted: str | None) -> Label:
+def label_column(name: str, metrics: Mapping[str, Label], unit: str | None) -> Label:
     """The label of a column as a page has it (see `web.history.flatten_row`), or of a line of `steps.jsonl`.
 
     Args:
         name: Of the column, such as "valid.loss", "train_loss" or "lr".
         metrics: The labels of the task's metrics by their names.
-        counted: What throughput counts, such as "tokens".
+        unit: What throughput counts, such as "tokens".
     """
     known = {
         "step": Label("step"),
         "epoch": Label("epoch"),
-        "count": Label(f"training {counted or ITEMS}"),
+        "count": Label(f"training {unit or ITEMS}"),
         "seconds": Label("training time", "s"),
         "lr": Label("learning rate"),
         "grad_norm": Label("gradient norm"),
-        "throughput": Label("speed", f"{counted or ITEMS}/s"),
+        "throughput": Label("speed", f"{unit or ITEMS}/s"),
         "seconds_left": Label("time left", "s"),
         "parameters": Label("parameters"),
     }

@@ -324,7 +324,8 @@ class StudySpec:
             run, same = self._make_run(values)
             if not self.match:
                 return Setting(dict(parameters), run, dict(tuned or {}))
-            match_size = import_object("anaphor.studies.size_matching:match_size")  # imports torch
+            from anaphor.studies.size_matching import match_size  # it imports torch, and this module
+
             run, size = match_size(run, self.match["by"], self.match["parameters"], same)
         except SizeMismatch as error:
             raise self.error_at(labels, ConfigError(f"{error}; {self._suggest_size()}")) from None
@@ -356,11 +357,11 @@ class StudySpec:
 
     def _suggest_size(self) -> str:
         """What to do where a setting cannot have the size of all."""
-        suggest_size = import_object("anaphor.studies.size_matching:suggest_size")
+        from anaphor.studies.size_matching import suggest_size
+
         first = {name: value for axis in self.tune for name, value in axis.settings[0].items()}
         runs = [self._make_run(self._complete({**given, **first})) for _, given in self._combinations()]
-        suggestion: str = suggest_size(runs, self.match["by"], self.match["parameters"])
-        return suggestion
+        return suggest_size(runs, self.match["by"], self.match["parameters"])
 
     def _refuse_other_tasks(self, given: Mapping[str, Any]) -> None:
         """Raise for a setting of another task, and name the task."""

@@ -31,7 +31,7 @@ START = f"""import os, sys
 os.dup2(int(sys.argv[1]), {COMMANDS})
 os.dup2(int(sys.argv[2]), {ANSWERS})
 os.execv(sys.argv[3], sys.argv[3:])"""
-"""Gives the pipes these numbers in the process that becomes the browser."""
+"""Passes on the pipes as these numbers in the process that becomes the browser."""
 IS_PRINTABLE = """new Promise((done) => {
   const look = () => ("printable" in (document.documentElement?.dataset ?? {}) ? done(true) : setTimeout(look, 50));
   look();
@@ -102,10 +102,10 @@ def start_browser(path: str) -> Iterator[Chromium]:
     """A browser without a window and without anything of the user's; it is killed after the block, or if it takes too
     long."""
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        words = [path, "--headless", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}"]
-        words.append("--remote-debugging-pipe")
+        argv = [path, "--headless", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}"]
+        argv.append("--remote-debugging-pipe")
         if os.geteuid() == 0:
-            words.append("--no-sandbox")  # it refuses to start as root with one
+            argv.append("--no-sandbox")  # it refuses to start as root with one
         # Above the two numbers that they get in the browser, so that neither takes the place of the other there.
         pipes = [os.pipe(), os.pipe()]
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in pipes for end in pipe]
@@ -115,7 +115,7 @@ def start_browser(path: str) -> Iterator[Chromium]:
 
         try:
             running = subprocess.Popen(
-                [sys.executable, "-c", START, str(read_commands), str(write_answers), *words],
+                [sys.executable, "-c", START, str(read_commands), str(write_answers), *argv],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=(read_commands, write_answers), start_new_session=True,
             )  # fmt: skip

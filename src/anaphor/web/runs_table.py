@@ -28,7 +28,7 @@ STYLES = {
 }
 LEFT, RIGHT = ("run", "task", "status", "metric"), ("step", "best", "last", "parameters", "speed", "age")
 WIDE = 120  # columns of a terminal that shows all
-LEAST_NAME, LEAST_SETTINGS = 16, 16  # columns for the name of a run, and for settings, in a narrow one
+MIN_NAME, MIN_SETTINGS = 16, 16  # columns for the name of a run, and for settings, in a narrow one
 MAX_ERRORS = 10
 # What ends a line for any reader of the table: a name with one of them must not look like two rows.
 _BREAKS = re.compile(r"[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
@@ -110,7 +110,7 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
             [str(column.header), *(cells[place].plain for cells in rows)] for place, column in enumerate(table.columns)
         ]
         others = sum(2 + max(len(text) for text in texts) for texts in columns[1:-1])  # two spaces between columns
-        room = max(width - others - LEAST_SETTINGS, LEAST_NAME)
+        room = max(width - others - MIN_SETTINGS, MIN_NAME)
         rows = [[Text(fold_path(cells[0].plain, room)), *cells[1:]] for cells in rows]
     for line in rows:
         table.add_row(*line)

@@ -128,14 +128,14 @@ class _Copier:
             self._leave_out(path, "a link" if self._is_link(name, descriptor) else str(error.strerror))
             return
         with os.fdopen(handle, "rb") as file:
-            facts = os.fstat(handle)
-            if not stat.S_ISREG(facts.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 self._leave_out(path, "not a regular file")
-            elif facts.st_size > min(MAX_FILE, MAX_TOTAL - self.bytes):
+            elif status.st_size > min(MAX_FILE, MAX_TOTAL - self.bytes):
                 self.has_large = True
-                self._leave_out(path, f"{facts.st_size:,} bytes")
+                self._leave_out(path, f"{status.st_size:,} bytes")
             else:
-                self._write(path, file.read(facts.st_size))
+                self._write(path, file.read(status.st_size))
 
     def _write(self, path: Path, content: bytes) -> None:
         self.files += 1

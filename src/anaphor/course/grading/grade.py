@@ -68,13 +68,13 @@ def grade_folders(folders: Sequence[Path], grading: Grading, progress: Progress)
             "kit": str(kit), "is_safe": grading.is_safe, "references": references, "seconds": grading.seconds,
             "digest": _digest_grader(grading),
         }  # fmt: skip
-        known = {} if grading.again else _read_known(records_folder, found)
-        for done, (folder, record) in enumerate(_run(found, common, known, grading.jobs, scratch), start=1):
-            if record.digest != getattr(known.get(folder), "digest", None):
-                known[folder] = record
+        records = {} if grading.again else _read_records(records_folder, found)
+        for done, (folder, record) in enumerate(_run(found, common, records, grading.jobs, scratch), start=1):
+            if record.digest != getattr(records.get(folder), "digest", None):
+                records[folder] = record
                 replace_file(_record_path(records_folder, folder), record.to_bytes(), within=grading.reports)
             progress(done, len(found), folder.name)
-    return flag_similar([known[folder] for folder in found]), notes
+    return flag_similar([records[folder] for folder in found]), notes
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def _record_path(folder: Path, submission: Path) -> Path:
     return folder / f"{hashlib.sha256(os.fsencode(absolute)).hexdigest()[:24]}.json"
 
 
-def _read_known(folder: Path, submissions: Sequence[Path]) -> dict[Path, Record]:
+def _read_records(folder: Path, submissions: Sequence[Path]) -> dict[Path, Record]:
     found = {}
     for submission in submissions:
         with contextlib.suppress(DataError):
@@ -120,7 +120,7 @@ class _Job:
 
 
 def _run(
-    folders: Sequence[Path], common: dict[str, Any], known: dict[Path, Record], at_once: int, scratch: Path
+    folders: Sequence[Path], common: dict[str, Any], records: dict[Path, Record], at_once: int, scratch: Path
 ) -> Iterator[tuple[Path, Record]]:
     """Every submission with its record, as they get ready."""
     waiting, running = list(folders), list[_Job]()
@@ -128,7 +128,7 @@ def _run(
         while waiting or running:
             while waiting and len(running) < at_once:
                 folder = waiting.pop(0)
-                running.append(_start(folder, common, known.get(folder), scratch))
+                running.append(_start(folder, common, records.get(folder), scratch))
             ready = [job for job in running if job.process.poll() is not None or _is_late(job)]
             for job in ready:
                 running.remove(job)
@@ -140,16 +140,16 @@ def _run(
             _finish(job)
 
 
-def _start(folder: Path, common: dict[str, Any], known: Record | None, scratch: Path) -> _Job:
+def _start(folder: Path, common: dict[str, Any], earlier: Record | None, scratch: Path) -> _Job:
     own = Path(tempfile.mkdtemp(dir=scratch))
-    digest = None if known is None else known.digest
+    digest = None if earlier is None else earlier.digest
     job = {**common, "folder": str(folder.absolute()), "scratch": str(own), "known": digest}
     (own / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    words = [sys.executable, "-m", "anaphor.course.grading.worker", str(own / "job.json"), str(own / "record.json")]
+    argv = [sys.executable, "-m", "anaphor.course.grading.worker", str(own / "job.json"), str(own / "record.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with (own / "errors.txt").open("wb") as errors:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
             start_new_session=True, cwd=own,
         )  # fmt: skip
     return _Job(folder, process, own, time.monotonic())

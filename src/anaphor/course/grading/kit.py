@@ -67,9 +67,9 @@ def _needed_modules(sheets: Iterable[Sheet], wanted: list[str]) -> list[str]:
     for sheet in sheets:
         for stub in sorted((sheet.folder / "stubs").rglob("*.py")):
             wanted += _imports_of(stub.read_text(encoding="utf-8"))
-    words = [sys.executable, "-c", _LIST, json.dumps(wanted)]
+    argv = [sys.executable, "-c", _LIST, json.dumps(wanted)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *sys.path])}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise ConfigError(f"the program of the sandbox cannot be imported: {done.stderr.strip().splitlines()[-1]}")
     modules: list[str] = json.loads(done.stdout)

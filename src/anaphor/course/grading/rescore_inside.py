@@ -93,9 +93,9 @@ def score(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 def read_command(command: str) -> tuple[RunSpec, set[str]]:
     """The settings that a command of a sheet gives, and the names of those that it says."""
-    words = shlex.split(command)
-    at = words.index("train")
-    _, spec, given = read_command_line(TASKS[words[at + 1]], words[at + 2 :])
+    argv = shlex.split(command)
+    at = argv.index("train")
+    _, spec, given = read_command_line(TASKS[argv[at + 1]], argv[at + 2 :])
     return spec, given
 
 

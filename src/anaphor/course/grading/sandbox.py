@@ -96,7 +96,7 @@ class Sandbox:
             scratch: Folder for its files where there is no bubblewrap, and for the filter.
             output: Where its output goes.
         """
-        words = [self.python, "-P", "-W", "ignore", "-m", module, *arguments]
+        argv = [self.python, "-P", "-W", "ignore", "-m", module, *arguments]
         environment = {
             "PATH": "/usr/bin:/bin", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8",
             "PYTHONPATH": _python_path(KIT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPLBACKEND": "agg",
@@ -108,44 +108,44 @@ class Sandbox:
                 "TMPDIR": str(scratch),
             }
             environment |= own
-            return self._popen(words, environment, descriptors, output)
+            return self._popen(argv, environment, descriptors, output)
         with tempfile.TemporaryFile(dir=scratch) as file:
             file.write(call_filter(platform.machine()))
             file.seek(0)
             kit = (PACKAGE, f"{KIT}/anaphor") if self.kit is None else (self.kit, KIT)
             mounted = [kit, *readable]
-            words = [*bubblewrap_words(mounted, file.fileno(), environment), *words]
-            return self._popen(words, {"PATH": os.defpath}, [*descriptors, file.fileno()], output)
+            argv = [*bubblewrap_argv(mounted, file.fileno(), environment), *argv]
+            return self._popen(argv, {"PATH": os.defpath}, [*descriptors, file.fileno()], output)
 
     def _popen(
-        self, words: Sequence[str], environment: dict[str, str], descriptors: Sequence[int], output: int
+        self, argv: Sequence[str], environment: dict[str, str], descriptors: Sequence[int], output: int
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            words, env=environment, pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=output,
+            argv, env=environment, pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
 
-def bubblewrap_words(mounted: Sequence[tuple[Path, str]], filter_file: int, environment: dict[str, str]) -> list[str]:
+def bubblewrap_argv(mounted: Sequence[tuple[Path, str]], filter_file: int, environment: dict[str, str]) -> list[str]:
     """The command before the command."""
-    words = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL",
+    argv = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL",
              "--new-session", "--die-with-parent", "--clearenv", "--hostname", "sandbox"]  # fmt: skip
     for path in SYSTEM:
         if os.path.islink(path):
-            words += ["--symlink", os.readlink(path), path]
+            argv += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
-            words += ["--ro-bind", path, path]
-    words += ["--proc", "/proc", "--dev", "/dev", "--size", str(ROOM), "--tmpfs", "/tmp", "--size", str(ROOM),
+            argv += ["--ro-bind", path, path]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(ROOM), "--tmpfs", "/tmp", "--size", str(ROOM),
               "--tmpfs", COPY]  # fmt: skip
     for folder in _python_folders():
-        words += ["--ro-bind", folder, folder]
+        argv += ["--ro-bind", folder, folder]
     for folder in _python_folders():
         for found in Path(folder).rglob("site-packages/anaphor"):
-            words += ["--tmpfs", str(found)]
+            argv += ["--tmpfs", str(found)]
     for source, target in mounted:
-        words += ["--ro-bind", str(source), target]
-    words += [word for name, value in environment.items() for word in ("--setenv", name, value)]
-    return [*words, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", str(filter_file), "--"]
+        argv += ["--ro-bind", str(source), target]
+    argv += [word for name, value in environment.items() for word in ("--setenv", name, value)]
+    return [*argv, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", str(filter_file), "--"]
 
 
 def _python_path(kit: str) -> str:
@@ -170,9 +170,9 @@ def why_not_safe() -> str:
     with tempfile.TemporaryFile() as file:
         file.write(call_filter(platform.machine()))
         file.seek(0)
-        words = [*bubblewrap_words([], file.fileno(), {}), sys.executable, "-s", "-P", "-c", "print('ready')"]
+        argv = [*bubblewrap_argv([], file.fileno(), {}), sys.executable, "-s", "-P", "-c", "print('ready')"]
         try:
-            done = subprocess.run(words, capture_output=True, pass_fds=[file.fileno()], timeout=60, check=False)
+            done = subprocess.run(argv, capture_output=True, pass_fds=[file.fileno()], timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"bubblewrap does not work here: {error}"
     if done.stdout == b"ready\n":

@@ -10,7 +10,7 @@ from anaphor.course.grading.fingerprint import fingerprints
 from anaphor.course.grading.record import Mark, Record
 from anaphor.course.sheet import read_sheet
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Students that a comment names."""
 
 
@@ -92,5 +92,5 @@ def _notes(
 
 
 def _name(students: Sequence[str]) -> str:
-    rest = len(students) - MOST_NAMED
-    return ", ".join(students[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(students) - MAX_NAMED
+    return ", ".join(students[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from anaphor.errors import ConfigError, count_noun
 from anaphor.files import replace_file
 from anaphor.inspect.image_figures import draw_heads, draw_layers, draw_views
-from anaphor.inspect.image_maps import ImageLook, image_maps
+from anaphor.inspect.image_maps import ImageLook, image_maps, mean_box_ratios
 from anaphor.inspect.page import image_page
 from anaphor.models import ImageClassifier
 from anaphor.progress_listener import track_progress
@@ -103,47 +103,18 @@ def describe_layers(model: ImageClassifier) -> str:
     )
 
 
-def mean_ratios(looks: Sequence[ImageLook]) -> dict[str, float]:
-    """Share of each map inside the true box divided by the box's share of the area, mean over the images."""
-    found = [ratios for look in looks if (ratios := look.box_ratios())]
-    return {name: sum(ratios[name] for ratios in found) / len(found) for name in (found[0] if found else ())}
-
-
 def _plain(looks: Sequence[ImageLook], run: Path, model: ImageClassifier, written: Sequence[Path]) -> dict[str, Any]:
     """All values as JSON, as far as they are not too many: then maps of single layers and heads are left out."""
     count = sum(maps.numel() for look in looks for maps in look.maps.attention.values())
+    has_layers = 2 * count <= MAX_VALUES
+    images = [{**look.to_plain(), "layers": look.maps.layers_to_plain() if has_layers else None} for look in looks]
     return {
         "run": str(run),
         "model": describe_layers(model),
-        "images": [_plain_look(look, layers=2 * count <= MAX_VALUES) for look in looks],
-        "box_ratios": mean_ratios(looks),
+        "images": images,
+        "box_ratios": mean_box_ratios(looks),
         "notes": list(looks[0].maps.notes),
         "written": [str(path) for path in written],
-    }
-
-
-def _plain_look(look: ImageLook, layers: bool) -> dict[str, Any]:
-    def as_lists(maps: Mapping[str, Tensor]) -> dict[str, Any]:
-        return {name: heat.tolist() for name, heat in maps.items()}
-
-    maps = look.maps
-    plain = {
-        "image": look.name,
-        "label": look.label,
-        "probabilities": look.probabilities,
-        "true": look.true,
-        "box": look.box,
-        "box_ratios": look.box_ratios(),
-        "maps": as_lists(maps.views()),
-    }
-    return plain | {
-        "layers": {
-            "attention": as_lists(maps.attention),
-            "rollout": as_lists(maps.rollouts),
-            "gradient-weighted": as_lists(maps.weighted),
-        }
-        if layers
-        else None
     }
 
 
@@ -153,7 +124,7 @@ def _describe(looks: Sequence[ImageLook], run: Path, model: ImageClassifier, wri
         true = [] if look.true is None else [look.true]
         rows.append([look.name, look.label, f"{look.probabilities[look.label]:.3f}", *true])
     lines = [f"{run}: {describe_layers(model)}", *align_columns(rows), *looks[0].maps.notes]
-    if ratios := mean_ratios(looks):
+    if ratios := mean_box_ratios(looks):
         found = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         images = count_noun(len(looks), "image")
         lines.append(f"share inside the true box divided by its share of the area, mean of {images}: {found}")
