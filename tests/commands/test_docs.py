@@ -47,14 +47,17 @@ NEEDS = {
     **{f"labs/{name}.md": ("labs",) for name in ("scaling", "unroll")},
 }
 """Shelves whose parts the snippets of a page use, so that it is skipped without them."""
+NEXT = "next: anaphor serve"
+"""The last line of a training, where there is such a verb."""
 
 
 def snippets():
     for path in PAGES:
-        if not any(block[1] in ("python", "bash") for block in BLOCK.finditer(path.read_text(encoding="utf-8"))):
+        page = path.read_text(encoding="utf-8")
+        if not any(block[1] in ("python", "bash") for block in BLOCK.finditer(page)):
             continue
         name = str(path.relative_to(DOCS))
-        marks = [pytest.mark.needs(*NEEDS.get(name, ()))]
+        marks = [pytest.mark.needs(*NEEDS.get(name, ()), *(["web"] if NEXT in page else []))]
         yield pytest.param(path, id=name, marks=[*marks, pytest.mark.slow] if name in LONG else marks)
 
 

@@ -72,6 +72,7 @@ def test_every_snippet_is_typed_and_a_wrong_name_is_not(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.needs("interchange", "labs", "studies", "trace", "web")
 def test_the_reference_has_every_public_name_and_no_other():
     text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
     section = text[text.index("{ #names }") :]

@@ -215,6 +215,7 @@ def test_a_name_that_nobody_knows_is_refused_before_torch_is_imported(error_of, 
     assert not Path("run").exists()
 
 
+@pytest.mark.needs("web")
 def test_a_training_ends_with_what_to_do_next(tmp_path, capsys):
     for out, folder in (("runs/one", ""), (str(tmp_path.parent / "elsewhere"), f" {tmp_path.parent / 'elsewhere'}")):
         train("--steps", "1", "--out", out)

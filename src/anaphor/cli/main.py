@@ -265,10 +265,11 @@ def global_options(argv: list[str]) -> Iterator[list[str]]:
 def overview() -> str:
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
+    second = "serve" if "serve" in VERBS else "models"
     return (
         "examples:\n"
         "  anaphor train lm --data grammar --model lstm --epochs 1\n"
-        "  anaphor serve\n\n"
+        f"  anaphor {second}\n\n"
         "usage: anaphor VERB [OPTIONS]\n\n"
         "Train, compare and look inside recurrent, attention and hybrid sequence models.\n\n"
         f"{verbs}\n\n"
