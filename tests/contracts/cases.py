@@ -36,7 +36,8 @@ def table() -> dict[str, MixerSpec]:
         "gla-in-chunks": mixer_spec("gla", width=WIDTH, heads=1, chunk=8, short_conv=2),
     }
     specs |= {
-        f"{name}-grouped": mixer_spec(name, width=WIDTH, heads=4, kv_heads=2, rank=3) for name in ("low-rank", "svd")
+        f"{name}-grouped": mixer_spec(name, width=WIDTH, heads=4, kv_heads=2, qk_norm="rmsnorm", rank=3)
+        for name in ("low-rank", "svd")
     }
     specs |= {
         f"attention-{name}": AttentionSpec(width=WIDTH, **{"heads": 2, **options})
@@ -47,6 +48,8 @@ def table() -> dict[str, MixerSpec]:
             "no-bias-of-the-output": {"out_bias": False},
             "multi-query": {"kv_heads": 1},
             "grouped": {"heads": 4, "kv_heads": 2, "head_width": 6, "window": 4},
+            "qk-rmsnorm": {"qk_norm": "rmsnorm", "kv_heads": 1, "position": "rotary"},
+            "qk-layernorm": {"qk_norm": "layernorm", "memory": 3},
             "rotary-part": {"head_width": 8, "position": "rotary", "partial_rotary_factor": 0.25, "rope_theta": 100.0},
             "rotary-linear": {"position": "rotary", "rope_scaling": "linear(4)", "memory": 4},
             "rotary-ntk": {"position": "rotary", "rope_scaling": "ntk(3)"},

@@ -131,6 +131,8 @@ def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str) -> str:
     mixer: Any = block.mixer
     wanted: Mapping[str, tuple[Any, Any]] = {
         "norm": (spec.norm, norm),
+        "norm_kind": (spec.norm_kind, "layernorm"),
+        "qk_norm": (mixer.qk_norm or "none", "none"),
         "residual": (spec.residual, True),
         "score": (mixer.score, "scaled-dot"),
         "normalize": (mixer.normalize, "softmax"),

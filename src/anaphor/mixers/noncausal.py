@@ -139,7 +139,7 @@ class NoncausalMultiHead(MultiHead):
 
     def project_qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.project(x).split((self.inner_width, self.kv_width, self.kv_width), dim=-1)
-        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
+        return self.norm_queries(self.split_heads(q)), self.norm_keys(self.split_heads(k)), self.split_heads(v)
 
 
 @dataclass(frozen=True, kw_only=True)

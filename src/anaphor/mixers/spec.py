@@ -47,6 +47,8 @@ class HeadOptions(ProjectionOptions):
     """Number of heads of keys and values, each for a group of query heads; None means as many as heads."""
     out_bias: bool | None = None
     """Bias in the output projection of attention; None means the same as bias."""
+    qk_norm: str | None = None
+    """Norm of each query and each key of a head, before rotation: none, layernorm or rmsnorm."""
     score: str | None = None
     """Attention score: scaled-dot, dot, bilinear, additive or cosine."""
     normalize: str | None = None

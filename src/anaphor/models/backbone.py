@@ -17,7 +17,7 @@ from anaphor.mixers.attention.layer import Attention, CrossAttention, CrossAtten
 from anaphor.mixers.attention.position import RelativeBuckets
 from anaphor.mixers.base import DROPOUTS, Mixer, Span, count_bytes
 from anaphor.mixers.input_feeding import InputFeeding
-from anaphor.mixers.layers import LayerNorm, Linear
+from anaphor.mixers.layers import NORM_KINDS, Linear, Norm
 from anaphor.mixers.short_convolution import ShortConvolution, check_short_conv
 from anaphor.mixers.spec import MixerSpec, check_probability
 from anaphor.typecheck import check_types
@@ -48,7 +48,9 @@ class BlockSpec:
     cross: CrossAttentionSpec | None = None
     """Cross-attention after the mixer; None means none."""
     norm: str = "before"
-    """Layer norm: before (pre-norm), after (post-norm) or none."""
+    """Place of the norm: before (pre-norm), after (post-norm) or none."""
+    norm_kind: str = "layernorm"
+    """Kind of norm: layernorm or rmsnorm."""
     residual: bool = True
     """Residual connection."""
     feedforward: int | None = None
@@ -64,12 +66,13 @@ class BlockSpec:
     layer_scale: float | None = None
     """LayerScale: initial value of a learned factor for each feature of a sublayer's output; None means none."""
     norm_eps: float = 1e-5
-    """Added to the variance in layer norm."""
+    """Added to the variance in norms."""
 
     def __post_init__(self) -> None:
         check_types(self)
         check_short_conv(short_conv=self.short_conv)
         look_up(NORMS, self.norm, "norm")
+        look_up(NORM_KINDS, self.norm_kind, "kind of norm")
         look_up(ACTIVATIONS, self.activation, "activation")
         if self.feedforward is not None and self.feedforward < 1:
             raise ConfigError(f"feedforward={self.feedforward}: the hidden width must be at least 1")
@@ -98,9 +101,9 @@ class Sublayer(nn.Module):
         super().__init__()
         self.is_pre_norm = spec.norm == "before"
         width_norm = width_in if self.is_pre_norm else width_out
-        self.norm: LayerNorm | None = None
+        self.norm: Norm | None = None
         if spec.norm != "none":
-            self.norm = LayerNorm(width_norm, spec.norm_eps, for_layer=self.is_pre_norm)
+            self.norm = NORM_KINDS[spec.norm_kind](width_norm, spec.norm_eps, for_layer=self.is_pre_norm)
         self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
         self.drop_path = spec.drop_path
         self.scale = None if spec.layer_scale is None else nn.Parameter(torch.full((width_out,), spec.layer_scale))
@@ -327,7 +330,8 @@ class Backbone(nn.Module):
             width_in = block.width_out
         assert width_in is not None, "a backbone has at least one block"
         share_buckets(self.mixers)
-        self.norm = LayerNorm(width_in, blocks[-1].norm_eps) if norm else None
+        last = blocks[-1]
+        self.norm = NORM_KINDS[last.norm_kind](width_in, last.norm_eps) if norm else None
         self.out_proj = nn.Linear(width_in, width_out, bias=False) if width_out not in (None, width_in) else None
         self.width_out = width_in if width_out is None else width_out
         limits = [spec.mixer.limit for spec in blocks]

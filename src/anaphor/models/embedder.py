@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.position import POSITIONS, check_max_positions, inverse_frequencies, sinusoids
 from anaphor.mixers.base import DROPOUTS, Span
-from anaphor.mixers.layers import LayerNorm
+from anaphor.mixers.layers import NORM_KINDS
 from anaphor.mixers.spec import Sizes
 from anaphor.models.embedding import Embedding
 from anaphor.models.image_spec import ImageModelSpec, check_divides
@@ -92,7 +92,7 @@ class TokenEmbedder(nn.Module):
 
 
 class TextEmbedder(TokenEmbedder):
-    """The same with token types and layer norm where wanted. [B, T] -> [B, T, D]"""
+    """The same with token types and a norm where wanted. [B, T] -> [B, T, D]"""
 
     spec: TextEncoderSpec
 
@@ -100,7 +100,7 @@ class TextEmbedder(TokenEmbedder):
         super().__init__(spec)
         width = spec.width_in
         self.token_types = nn.Embedding(spec.token_types, width) if spec.token_types else None
-        self.norm = LayerNorm(width, spec.norm_eps) if spec.embedding_norm else None
+        self.norm = NORM_KINDS[spec.norm_kind](width, spec.norm_eps) if spec.embedding_norm else None
 
     def forward(self, tokens: Tensor, span: Span, token_types: Tensor | None = None) -> Tensor:
         """`token_types` [B, T]; None means that all are of the first type."""

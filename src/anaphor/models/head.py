@@ -45,14 +45,13 @@ class Head(nn.Module):
 
 
 class ClassHead(Head):
-    """Pooled hidden states, layer norm and logits of classes. [B, T, D] -> [B, C]"""
+    """Pooled hidden states, norm and logits of classes. [B, T, D] -> [B, C]"""
 
-    def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm_eps: float | None) -> None:
-        """The first `extra_tokens` are no patches; with pooling "class" the first of all is read. No `norm_eps`: no
-        norm."""
+    def __init__(self, width: int, classes: int, pooling: str, extra_tokens: int, norm: nn.Module | None) -> None:
+        """The first `extra_tokens` are no patches; with pooling "class" the first of all is read."""
         super().__init__(width, classes, bias=True, tied_to=None)
         self.pooling, self.extra_tokens = pooling, extra_tokens
-        self.norm = None if norm_eps is None else nn.LayerNorm(width, eps=norm_eps)
+        self.norm = norm
 
     def pool(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, D]"""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from anaphor.mixers.layers import NORM_KINDS
 from anaphor.models.backbone import Backbone, Block
 from anaphor.models.embedder import PatchEmbedder
 from anaphor.models.head import ClassHead
@@ -25,8 +26,12 @@ class ImageClassifier(nn.Module):
         self.embedder = PatchEmbedder(spec)
         # The norm after the last layer is in the head: there it is computed of the pooled hidden states alone.
         self.layers = Backbone(spec.blocks(), spec.width_in)
-        norm_eps = spec.norm_eps if spec.norm == "before" else None
-        self.head = ClassHead(self.layers.width_out, spec.classes, spec.pooled, spec.extra_tokens, norm_eps)
+        width, norm = self.layers.width_out, None
+        if spec.norm == "before":
+            # Of one vector for each image: torch's own layer norm, without the kernels for long texts.
+            kind = nn.LayerNorm if spec.norm_kind == "layernorm" else NORM_KINDS[spec.norm_kind]
+            norm = kind(width, eps=spec.norm_eps)
+        self.head = ClassHead(width, spec.classes, spec.pooled, spec.extra_tokens, norm)
         INIT_SCHEMES[spec.init_scheme](self)
 
     @property

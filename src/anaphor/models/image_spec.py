@@ -40,7 +40,7 @@ class ImageModelSpec(BackboneSpec):
     layer_scale: float | None = None
     """LayerScale: initial value of a learned factor for each feature of a layer's output; None means none."""
     norm_eps: float = 1e-6
-    """Added to the variance in layer norm."""
+    """Added to the variance in norms."""
     position: str = "learned"
     """Position encoding: learned or sinusoidal (2-D), none, or rotary, alibi or relative (order of the patches)."""
     causal: bool = False

@@ -89,7 +89,13 @@ class DecoderSpec(LanguageModelSpec):
         if self.source_width is None:
             return blocks
         options = {name: getattr(self, name) for name in option_names(HeadOptions)}
-        cross = CrossAttentionSpec(width=self.width, source_width=self.source_width, dropout=self.dropout, **options)
+        cross = CrossAttentionSpec(
+            width=self.width,
+            source_width=self.source_width,
+            dropout=self.dropout,
+            norm_eps=self.norm_eps,
+            **options,
+        )
         return [dataclasses.replace(block, cross=cross) for block in blocks]
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anaphor.mixers.attention.position import Position
     from anaphor.models.backbone import Backbone, BlockSpec
 
-SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_eps")
+SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
 PER_LAYER = (
     "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes", "layer_short_convs",
@@ -48,9 +48,11 @@ class StackOptions:
     activation: str = "gelu"
     """Activation of the feed-forward networks: relu, gelu or gelu-tanh."""
     norm: str = "before"
-    """Layer norm: before (pre-norm, and one after the last layer), after (post-norm) or none."""
+    """Place of the norms: before (pre-norm, and one after the last layer), after (post-norm) or none."""
+    norm_kind: str = "layernorm"
+    """Kind of norm: layernorm or rmsnorm."""
     norm_eps: float = 1e-5
-    """Added to the variance in layer norm."""
+    """Added to the variance in norms."""
     residual: bool = True
     """Residual connection around each layer."""
     short_conv: int = 0
@@ -93,7 +95,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     layer_widths: tuple[int, ...] = ()
     """Width of each layer, in place of width."""
     layer_norms: tuple[str, ...] = ()
-    """Layer norm of each layer, in place of norm, which still decides on the norm after the last layer."""
+    """Place of the norms of each layer, in place of norm, which still decides on the norm after the last layer."""
     layer_residuals: tuple[bool, ...] = ()
     """Residual connection of each layer, in place of residual."""
     layer_dropouts: tuple[float, ...] = ()
@@ -177,6 +179,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
                 own["dropout"] = dropout
             if "kernel_size" in accepted:
                 own["kernel_size"] = kernel_size
+            if "qk_norm" in accepted:
+                own["norm_eps"] = self.norm_eps
             has_own_place = "short_conv" in accepted
             if has_own_place:
                 own["short_conv"] = short_conv
@@ -198,6 +202,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         return BlockSpec(
             mixer=mixer,
             norm=norm,
+            norm_kind=self.norm_kind,
             residual=residual,
             feedforward=4 * mixer.out if self.feedforward is None else self.feedforward or None,
             activation=self.activation,
@@ -225,7 +230,9 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         if not any(self._dropouts()):
             unused["dropout_kind"] = "has no effect without dropout: set --dropout or another dropout rate"
         if {self.norm, *self._by_layer("norm")} == {"none"}:
-            unused["norm_eps"] = "applies to layer norm only, and the model has none: set --norm"
+            unused["norm_kind"] = "applies to norms only, and the model has none: set --norm"
+            if self.qk_norm in (None, "none"):
+                unused["norm_eps"] = unused["norm_kind"]
         return {name: unused[name] for name in names if name in unused}
 
     def _dropouts(self) -> Sequence[float]:

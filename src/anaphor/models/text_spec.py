@@ -26,7 +26,7 @@ class TextEncoderSpec(TokenModelSpec):
     token_types: int = 0
     """Number of token types (segments); 0 means none."""
     embedding_norm: bool = False
-    """Layer norm of the embeddings."""
+    """Norm of the embeddings."""
     absolute_positions: bool = False
     """Learned positions of the embeddings, in addition to a position encoding inside attention (as MPNet)."""
     position_offset: int = 0

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from anaphor.config import check_at_least, look_up
 from anaphor.mixers.attention.score import NORMALIZERS, SCORES
 from anaphor.mixers.base import Mixer, Span
-from anaphor.mixers.layers import Linear
+from anaphor.mixers.layers import NORM_KINDS, Linear, Norm
 from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_divides, check_heads, check_probability, require
 from anaphor.taps import Tap
 
@@ -99,6 +99,7 @@ MERGES: dict[str, type[Merge]] = {
     "reweight": Reweight,
     "reweight-matrix": ReweightMatrix,
 }
+QK_NORMS = {"none": "none", **NORM_KINDS}
 COMBINES = {"context": "the context vector", "query": "context plus query: a residual connection inside the head"}
 
 
@@ -117,6 +118,8 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
 
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
+    norm_eps: float = 1e-5
+    """Added to the variance in the norm of queries and keys."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +129,7 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
         if self.kv_heads is not None:
             check_divides("kv_heads", self.kv_heads, "heads", heads)
         check_probability(dropout=self.dropout)
+        look_up(QK_NORMS, self.qk_norm or "none", "norm of queries and keys")
         look_up(SCORES, require(self.score), "score")
         look_up(NORMALIZERS, require(self.normalize), "normalizer")
         look_up(MERGES, require(self.merge), "merge").check(self.merge_evaluation)
@@ -170,6 +174,12 @@ class Visibility:
         return self.additive[dtype]
 
 
+def build_qk_norm(spec: MultiHeadSpec) -> Norm | None:
+    """The norm of queries or keys, one for all heads; None where there is none."""
+    kind = spec.qk_norm or "none"
+    return None if kind == "none" else NORM_KINDS[kind](spec.sizes.head_width, spec.norm_eps)
+
+
 class MultiHead(Mixer):
     """Base class of self-attention, cross-attention and low-rank attention."""
 
@@ -183,6 +193,7 @@ class MultiHead(Mixer):
         self.kv_heads = sizes.kv_heads or sizes.heads
         self.inner_width = sizes.heads * sizes.head_width
         self.kv_width = self.kv_heads * sizes.head_width
+        self.q_norm, self.k_norm = build_qk_norm(spec), build_qk_norm(spec)
         self.score = SCORES[require(spec.score)](sizes)
         self.normalize = NORMALIZERS[require(spec.normalize)]
         self.merge = MERGES[require(spec.merge)](spec.merge_evaluation)
@@ -197,6 +208,14 @@ class MultiHead(Mixer):
     def split_heads(self, x: Tensor) -> Tensor:
         """[B, T, H·K] -> [B, H, T, K], for queries, keys or values."""
         return x.view(*x.shape[:2], x.shape[-1] // self.head_width, self.head_width).transpose(1, 2)
+
+    def norm_queries(self, q: Tensor) -> Tensor:
+        """[B, H, T, K] -> [B, H, T, K]"""
+        return q if self.q_norm is None else self.q_norm(q).to(q.dtype)
+
+    def norm_keys(self, k: Tensor) -> Tensor:
+        """[B, G, T, K] -> [B, G, T, K]"""
+        return k if self.k_norm is None else self.k_norm(k).to(k.dtype)
 
     def for_each_query_head(self, keys_or_values: Tensor) -> Tensor:
         """Each head of keys or values as often as there are queries in its group. [B, G, S, K] -> [B, H, S, K]"""

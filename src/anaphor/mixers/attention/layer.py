@@ -173,6 +173,9 @@ class Attention(MultiHead):
         q, k, v = map(self.split_heads, parts)  # [B, H, T, K], [B, G, T, K], [B, G, T, K]
         keys_values = projected[..., self.inner_width :].view(rows, new, 2, self.kv_heads, self.head_width)
         keys_values = keys_values.permute(0, 2, 3, 1, 4)  # [B, 2, G, T, K]
+        if self.k_norm is not None:
+            q, k = self.norm_queries(q), self.norm_keys(k)
+            keys_values = torch.stack((k, v), 1)
         if isinstance(state, KVCache):
             cache = _extend(state, keys_values, span)
         else:  # the sequence is not continued: views, no copies
@@ -213,7 +216,7 @@ class Attention(MultiHead):
         q = F.linear(x[:, :count], weight[:inner], None if bias is None else bias[:inner])
         keys_values = F.linear(x, weight[inner:], None if bias is None else bias[inner:])
         k, v = map(self.split_heads, keys_values.chunk(2, dim=-1))
-        q = self.split_heads(q)
+        q, k = self.norm_queries(self.split_heads(q)), self.norm_keys(k)
         keys = Visibility(span.valid[:, None, None, :] if span.has_padding else None)
         lengths = span.lengths.clamp(max=count) if span.has_padding else None
         first = Span(span.past_length, count, lengths)
@@ -359,14 +362,14 @@ class CrossAttention(MultiHead):
         if like.ndim != 3 or like.shape[-1] != self.source_width:
             raise ConfigError(f"the source must be [rows, tokens, {self.source_width}], but it is {list(like.shape)}")
         k, v = (self.split_heads(part) for part in self.project(like).chunk(2, dim=-1))
-        return Source(k, v, None if lengths is None else Span.whole(like, lengths).valid)
+        return Source(self.norm_keys(k), v, None if lengths is None else Span.whole(like, lengths).valid)
 
     def state_bytes(self, tokens: int) -> int:
         """Bytes of one row whose source has so many tokens."""
         return tokens * 2 * self.kv_width * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: Source, span: Span) -> tuple[Tensor, Source]:
-        q = self.split_heads(self.query(x))
+        q = self.norm_queries(self.split_heads(self.query(x)))
         context = self.attend(q, state.keys, state.values, self._visibility(state, span))
         return self.project_out(context, q, span), state
 
