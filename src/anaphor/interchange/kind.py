@@ -14,9 +14,15 @@ from anaphor.errors import DataError
 from anaphor.interchange.folder import Config, PretrainedFolder
 from anaphor.models.spec import BackboneSpec
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
 """Our names of activations."""
-_THEIRS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
+_THEIRS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".masked_bias", ".inv_freq")
 """Ends of the names of tensors that are no weights."""
 Form = Literal["same", "batched", "transposed", "stacked", "by-head"]
@@ -132,6 +138,8 @@ def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str) -> str:
     wanted: Mapping[str, tuple[Any, Any]] = {
         "norm": (spec.norm, norm),
         "norm_kind": (spec.norm_kind, "layernorm"),
+        "feedforward_bias": (spec.feedforward_bias, True),
+        "parallel_residual": (spec.parallel_residual, "none"),
         "qk_norm": (mixer.qk_norm or "none", "none"),
         "residual": (spec.residual, True),
         "score": (mixer.score, "scaled-dot"),
@@ -154,6 +162,8 @@ def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str) -> str:
     for name, (value, needed) in wanted.items():
         if value != needed:
             return f"its {name} is {value!r}, and the stock class has {needed!r}"
+    if block.feedforward and spec.activation not in _THEIRS:
+        return f"the activation of its feed-forward networks is {spec.activation!r}, and the stock class has no gate"
     return "" if block.feedforward else "it has no feed-forward networks"
 
 

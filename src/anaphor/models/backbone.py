@@ -26,7 +26,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
 }
+GATED_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu-tanh": ACTIVATIONS["gelu-tanh"],
+}
+"""The activation of the gate of a feed-forward network that has one."""
 SOURCE_MIXERS = (CrossAttention, InputFeeding)
 """Mixers whose initial state is made from another sequence."""
 # Steps of generation on a CPU: with so many rows of at least this width, a feed-forward network is faster by a tenth to
@@ -34,6 +41,11 @@ SOURCE_MIXERS = (CrossAttention, InputFeeding)
 # more rows the same (MKL, two threads).
 TRANSPOSED_ROWS = range(16, 65)
 TRANSPOSED_MIN_WIDTH = 256
+PARALLEL_RESIDUALS = {
+    "none": "the feed-forward network after the mixer",
+    "two-norms": "both beside each other, each with a norm",
+    "one-norm": "both beside each other behind one norm",
+}
 NORMS = {"before": "norm, then the layer", "after": "the layer, then norm", "none": "no norm"}
 
 
@@ -56,7 +68,11 @@ class BlockSpec:
     feedforward: int | None = None
     """Hidden width of the feed-forward network; None means none."""
     activation: str = "gelu"
-    """Activation of the feed-forward network: relu, gelu or gelu-tanh."""
+    """Activation of the feed-forward network: relu, gelu, gelu-tanh or silu; gated: swiglu, geglu or geglu-tanh."""
+    feedforward_bias: bool = True
+    """Bias in the linear maps of the feed-forward network."""
+    parallel_residual: str = "none"
+    """Feed-forward network beside the mixer: none (after it), two-norms (as GPT-NeoX) or one-norm (as GPT-J)."""
     dropout: float = 0.0
     """Dropout probability of the outputs."""
     dropout_kind: str = "each"
@@ -73,11 +89,14 @@ class BlockSpec:
         check_short_conv(short_conv=self.short_conv)
         look_up(NORMS, self.norm, "norm")
         look_up(NORM_KINDS, self.norm_kind, "kind of norm")
-        look_up(ACTIVATIONS, self.activation, "activation")
+        look_up({**ACTIVATIONS, **GATED_ACTIVATIONS}, self.activation, "activation")
         if self.feedforward is not None and self.feedforward < 1:
             raise ConfigError(f"feedforward={self.feedforward}: the hidden width must be at least 1")
         look_up(DROPOUTS, self.dropout_kind, "kind of dropout")
         check_probability(dropout=self.dropout, drop_path=self.drop_path)
+        look_up(PARALLEL_RESIDUALS, self.parallel_residual, "parallel residual")
+        if self.parallel_residual != "none":
+            self._check_parallel()
         if self.drop_path and not self.residual:
             raise ConfigError("drop_path skips a layer, which needs residual=True")
         if self.residual and self.mixer.width != self.mixer.out:
@@ -93,16 +112,30 @@ class BlockSpec:
                 f"{self.cross.out}: the three must be equal"
             )
 
+    def _check_parallel(self) -> None:
+        """Refuse a feed-forward network beside the mixer where it has no place."""
+        option = f"parallel_residual={self.parallel_residual!r}"
+        if not self.residual or self.feedforward is None:
+            missing = "residual=True" if not self.residual else "a feed-forward network"
+            raise ConfigError(
+                f"{option} adds the mixer and a feed-forward network to the same input: it needs {missing}"
+            )
+        if self.cross is not None:
+            raise ConfigError(f"{option} has no place for cross-attention, which comes between the two")
+        if self.norm == "after" or (self.norm == "none" and self.parallel_residual == "one-norm"):
+            needed = "norm='before'" + ("" if self.parallel_residual == "one-norm" else " or 'none'")
+            raise ConfigError(f"{option} needs {needed}, not norm={self.norm!r}")
+
 
 class Sublayer(nn.Module):
     """Norm, dropout and residual connection around a layer: `post(x, layer(pre(x)))`."""
 
-    def __init__(self, spec: BlockSpec, width_in: int, width_out: int) -> None:
+    def __init__(self, spec: BlockSpec, width_in: int, width_out: int, *, has_norm: bool = True) -> None:
         super().__init__()
         self.is_pre_norm = spec.norm == "before"
         width_norm = width_in if self.is_pre_norm else width_out
         self.norm: Norm | None = None
-        if spec.norm != "none":
+        if spec.norm != "none" and has_norm:
             self.norm = NORM_KINDS[spec.norm_kind](width_norm, spec.norm_eps, for_layer=self.is_pre_norm)
         self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
         self.drop_path = spec.drop_path
@@ -140,16 +173,25 @@ def drop_path_factors(y: Tensor, p: float) -> Tensor:
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them, applied to each token."""
 
-    def __init__(self, width: int, hidden: int, activation: str, dropout: float, dropout_kind: str = "each") -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        activation: str,
+        dropout: float,
+        dropout_kind: str = "each",
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.up = Linear(width, hidden)
+        self.up = Linear(width, hidden, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout, self.drop = dropout, DROPOUTS[dropout_kind]
-        self.down = Linear(hidden, width)
-        self.is_wide = width >= TRANSPOSED_MIN_WIDTH
+        self.down = Linear(hidden, width, bias=bias)
+        self.can_transpose = bias and width >= TRANSPOSED_MIN_WIDTH
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.is_wide and self._is_faster_transposed(x):
+        if self.can_transpose and self._is_faster_transposed(x):
             return self._forward_transposed(x)
         hidden = self.activation(self.up(x))
         if self.training and self.dropout:
@@ -167,6 +209,36 @@ class FeedForward(nn.Module):
         """The same for one token of each row, with the weights as the left factors. [B, 1, D] -> [B, 1, D]"""
         hidden = self.activation(torch.addmm(self.up.bias[:, None], self.up.weight, x[:, 0].mT))
         return torch.addmm(self.down.bias[:, None], self.down.weight, hidden).mT.contiguous()[:, None]
+
+
+class GatedFeedForward(nn.Module):
+    """A gate and two linear maps, `down(activation(gate(x)) * up(x))`, applied to each token (Shazeer, 2020)."""
+
+    def __init__(self, spec: BlockSpec, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = Linear(width, hidden, bias=spec.feedforward_bias)
+        self.up = Linear(width, hidden, bias=spec.feedforward_bias)
+        self.activation = GATED_ACTIVATIONS[spec.activation]
+        self.dropout, self.drop = spec.dropout, DROPOUTS[spec.dropout_kind]
+        self.down = Linear(hidden, width, bias=spec.feedforward_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.activation(self.gate(x)) * self.up(x)
+        if self.training and self.dropout:
+            hidden = self.drop(hidden, self.dropout)
+        y: Tensor = self.down(hidden)
+        return y
+
+
+def build_feedforward(spec: BlockSpec, width: int) -> FeedForward | GatedFeedForward | None:
+    """The feed-forward network of a block; None where it has none."""
+    if spec.feedforward is None:
+        return None
+    if spec.activation in GATED_ACTIVATIONS:
+        return GatedFeedForward(spec, width, spec.feedforward)
+    return FeedForward(
+        width, spec.feedforward, spec.activation, spec.dropout, spec.dropout_kind, bias=spec.feedforward_bias
+    )
 
 
 class CrossState(NamedTuple):
@@ -217,10 +289,10 @@ class Block(nn.Module):
         if spec.cross is not None:
             self.cross = spec.cross.build()
             self.cross_sublayer = Sublayer(spec, width, width)
-        self.feedforward: FeedForward | None = None
-        if spec.feedforward is not None:
-            self.feedforward = FeedForward(width, spec.feedforward, spec.activation, spec.dropout, spec.dropout_kind)
-            self.feedforward_sublayer = Sublayer(spec, width, width)
+        self.feedforward = build_feedforward(spec, width)
+        if self.feedforward is not None:
+            has_norm = spec.parallel_residual != "one-norm"
+            self.feedforward_sublayer = Sublayer(spec, width, width, has_norm=has_norm)
 
     @property
     def needs_source(self) -> bool:
@@ -260,7 +332,10 @@ class Block(nn.Module):
                     f"a layer with cross-attention needs a state with a source, not {type(state).__name__}"
                 )
             state, source = state
-        mixed, state = self._mix(self.mixer_sublayer.pre(x), state, span)
+        normed = self.mixer_sublayer.pre(x)
+        mixed, state = self._mix(normed, state, span)
+        if self.spec.parallel_residual != "none":
+            return self._add_both(x, normed, mixed), state
         x = self.mixer_sublayer.post(x, mixed)
         if self.cross is not None:
             context, source = self.cross(self.cross_sublayer.pre(x), source, span)
@@ -284,6 +359,13 @@ class Block(nn.Module):
             return x
         return self.feedforward_sublayer.post(x, self.feedforward(self.feedforward_sublayer.pre(x)))
 
+    def _add_both(self, x: Tensor, normed: Tensor, mixed: Tensor) -> Tensor:
+        """The mixer's output and that of the feed-forward network for the same input, added to it."""
+        assert self.feedforward is not None, "a spec with a parallel residual has a feed-forward network"
+        is_shared = self.spec.parallel_residual == "one-norm"
+        y = self.feedforward(normed if is_shared else self.feedforward_sublayer.pre(x))
+        return self.feedforward_sublayer.post(self.mixer_sublayer.post(x, mixed), y)
+
     def forward_first(self, x: Tensor, count: int, span: Span) -> Tensor:
         """Outputs of the first tokens of whole sequences, without the work for the others where the mixer is
         attention. [B, T, D] -> [B, count, D]"""
@@ -294,7 +376,10 @@ class Block(nn.Module):
             return y[:, :count]
         if self.in_proj is not None:
             x = self.in_proj(x)
-        mixed = mixer.mix_first(self.mixer_sublayer.pre(x), count, span)
+        normed = self.mixer_sublayer.pre(x)
+        mixed = mixer.mix_first(normed, count, span)
+        if self.spec.parallel_residual != "none":
+            return self._add_both(x[:, :count], normed[:, :count], mixed)
         return self._feed_forward(self.mixer_sublayer.post(x[:, :count], mixed))
 
 

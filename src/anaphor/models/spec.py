@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anaphor.mixers.attention.position import Position
     from anaphor.models.backbone import Backbone, BlockSpec
 
-SOMETIMES_UNUSED = ("max_positions", "activation", "dropout_kind", "norm_kind", "norm_eps")
+SOMETIMES_UNUSED = ("max_positions", "activation", "feedforward_bias", "dropout_kind", "norm_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
 PER_LAYER = (
     "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes", "layer_short_convs",
@@ -44,9 +44,13 @@ class StackOptions:
     layers: int | None = None
     """Number of layers; None means one for each mixer that is named."""
     feedforward: int | None = None
-    """Hidden width of the feed-forward networks; 0 means none, None four times the width of the layer."""
+    """Hidden width of the feed-forward networks; 0 means none, None 4 times the width, 8/3 times with a gate."""
     activation: str = "gelu"
-    """Activation of the feed-forward networks: relu, gelu or gelu-tanh."""
+    """Activation of the feed-forward networks: relu, gelu, gelu-tanh or silu; gated: swiglu, geglu or geglu-tanh."""
+    feedforward_bias: bool = True
+    """Bias in the linear maps of the feed-forward networks."""
+    parallel_residual: str = "none"
+    """Feed-forward network beside the mixer: none (after it), two-norms (as GPT-NeoX) or one-norm (as GPT-J)."""
     norm: str = "before"
     """Place of the norms: before (pre-norm, and one after the last layer), after (post-norm) or none."""
     norm_kind: str = "layernorm"
@@ -204,12 +208,21 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             norm=norm,
             norm_kind=self.norm_kind,
             residual=residual,
-            feedforward=4 * mixer.out if self.feedforward is None else self.feedforward or None,
+            feedforward=self._choose_hidden(mixer.out) if self.feedforward is None else self.feedforward or None,
             activation=self.activation,
+            feedforward_bias=self.feedforward_bias,
+            parallel_residual=self.parallel_residual,
             dropout=dropout,
             dropout_kind=self.dropout_kind,
             norm_eps=self.norm_eps,
         )
+
+    def _choose_hidden(self, width: int) -> int:
+        """Hidden width of the feed-forward network of a layer. One with a gate has three matrices in place of two, and
+        about as many weights."""
+        from anaphor.models.backbone import GATED_ACTIVATIONS
+
+        return 8 * max(1, round(width / 3)) if self.activation in GATED_ACTIVATIONS else 4 * width
 
     @property
     def layer_options(self) -> frozenset[str]:
@@ -226,7 +239,8 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
         if not find_position(self.position).has_limit:
             unused["max_positions"] = f"applies to --position learned only, not to position={self.position!r}"
         if self.feedforward == 0:
-            unused["activation"] = "applies to the feed-forward network only, and the model has none: set --feedforward"
+            reason = "applies to the feed-forward network only, and the model has none: set --feedforward"
+            unused |= {"activation": reason, "feedforward_bias": reason}
         if not any(self._dropouts()):
             unused["dropout_kind"] = "has no effect without dropout: set --dropout or another dropout rate"
         if {self.norm, *self._by_layer("norm")} == {"none"}:
