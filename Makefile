@@ -13,7 +13,7 @@ test: .venv/.test
 pytest: .venv/.test
 	$(BIN)/pytest -n 2 --dist worksteal
 
-test-slow: .venv/.test .venv/.ray
+test-slow: .venv/.test .venv/.ray .venv/.docs
 	$(BIN)/pytest -m slow
 
 lint: .venv/.lint
