@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import termios
@@ -271,6 +272,19 @@ def test_a_narrow_terminal_keeps_the_numbers():
     assert max(len(line) for line in text.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()) <= 110
     assert "2.000" in text
     assert "555" not in text
+
+
+def test_a_narrow_terminal_lacks_columns_before_it_cuts_values(folder):
+    write_run(folder / "runs" / "a-run-with-a-name-of-many-words", task="translate")
+    run = write_run(folder / "runs" / "first-steps", losses=(), result=None, task="images")
+    run.log_step({"step": 12, "loss": 5.4321, "lr": 0.1, "grad_norm": 1.0, "throughput": 250.0, "seconds_left": 9.0})
+    code, text = in_terminal(columns=80)
+    assert code == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    rows = {line.split()[0]: line for line in lines if line.startswith("runs/")}
+    assert not any("…" in row[:60] for row in rows.values())
+    assert [word in rows["runs/run-2"] for word in ("finished", "loss", "2.000")] == [True] * 3
+    assert [word in rows["runs/first-steps"] for word in ("training loss", "12", "5.432")] == [True] * 3
 
 
 def test_neither_help_nor_the_list_imports_torch(folder):

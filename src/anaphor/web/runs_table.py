@@ -28,6 +28,8 @@ STYLES = {
 }
 LEFT, RIGHT = ("run", "task", "status", "metric"), ("step", "best", "last", "parameters", "speed", "age")
 WIDE = 120  # columns of a terminal that shows all
+DROPPED = {"speed": 16, "age": 16, "last": 6, "step": 6}
+"""Columns that a narrow one lacks, in this order, where beside them there is not so much room for settings."""
 MIN_NAME, MIN_SETTINGS = 16, 16  # columns for the name of a run, and for settings, in a narrow one
 MAX_ERRORS = 10
 # What ends a line for any reader of the table: a name with one of them must not look like two rows.
@@ -74,37 +76,29 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
             left_out |= {"last", "speed"}
             titles = {"best": f"best {min(metrics)}"} if len(metrics) == 1 else {}
             left_out |= {"metric"} if titles else set()
+    cells = [format_cells(row) for row in runs]
     headings = [name for name in (*LEFT, *RIGHT) if name not in left_out]
+    goals = list(next((row["reached"] for row in every if row.get("reached")), {}))
+    if width is not None:
+        headings = drop_columns(headings, titles, cells, width - sum(10 + len(goal) for goal in goals))
     table = Table(box=None, pad_edge=False)
     # rich makes only those columns narrower that may be wrapped. Settings are not wrapped but cut off.
     for name in headings:
         table.add_column(titles.get(name, name), no_wrap=True, justify="left" if name in LEFT else "right")
-    goals = list(next((row["reached"] for row in every if row.get("reached")), {}))
     for goal in goals:
         table.add_column(f"s to {goal}", no_wrap=True, justify="right")
-    table.add_column("differs in")
+    table.add_column(Text("differs in", no_wrap=True, overflow="ellipsis"))
     rows: list[list[Text]] = []
-    for row in runs:
-        settings = row["settings"]
-        shown = ", ".join(f"{name}={show_value(settings[name])}" for name in names[row["task"]] if name in settings)
-        cells = {
-            "run": row["run"],
-            "task": row["task"] or "",
-            "status": row["status"],
-            "metric": "training loss" if is_unvalidated(row) else row["metric"] or "",
-            "step": format_step(row),
-            "best": format_metric(row, "best"),
-            "last": format_value(row["train_loss"]) if is_unvalidated(row) else format_metric(row, "last"),
-            "parameters": format_size(row["parameters"]),
-            "speed": format_speed(row),
-            "age": format_age(row["age"]),
-        }
+    for row, shown in zip(runs, cells, strict=True):
         styles = {"status": STYLES.get(row["status"], "")}
-        texts = [Text(show_text(cells[name]), style=styles.get(name, "")) for name in headings]
+        texts = [Text(shown[name], style=styles.get(name, "")) for name in headings]
         never = "never" if goals and row["history"][0] is not None else ""  # empty: the run has no such metric
         times = [row["reached"][goal] for goal in goals]
         texts += [Text(never if time is None else f"{time:.1f}") for time in times]
-        rows.append([*texts, Text(show_text(shown), no_wrap=True, overflow="ellipsis")])
+        settings = [
+            f"{name}={show_value(row['settings'][name])}" for name in names[row["task"]] if name in row["settings"]
+        ]
+        rows.append([*texts, Text(show_text(", ".join(settings)), no_wrap=True, overflow="ellipsis")])
     if width is not None:
         columns = [
             [str(column.header), *(cells[place].plain for cells in rows)] for place, column in enumerate(table.columns)
@@ -115,6 +109,38 @@ def build_runs(runs: Sequence[Row], every: Sequence[Row], width: int | None = No
     for line in rows:
         table.add_row(*line)
     return table
+
+
+def format_cells(row: Row) -> dict[str, str]:
+    """What the columns have of a run."""
+    cells = {
+        "run": row["run"],
+        "task": row["task"] or "",
+        "status": row["status"],
+        "metric": "training loss" if is_unvalidated(row) else row["metric"] or "",
+        "step": format_step(row),
+        "best": format_metric(row, "best"),
+        "last": format_value(row["train_loss"]) if is_unvalidated(row) else format_metric(row, "last"),
+        "parameters": format_size(row["parameters"]),
+        "speed": format_speed(row),
+        "age": format_age(row["age"]),
+    }
+    return {name: show_text(text) for name, text in cells.items()}
+
+
+def drop_columns(
+    headings: Sequence[str], titles: Mapping[str, str], cells: Sequence[Mapping[str, str]], width: int
+) -> list[str]:
+    """The columns without those for which there is no room, so that no value is cut off."""
+    kept = list(headings)
+    widest = {
+        name: max(len(text) for text in (titles.get(name, name), *(row[name] for row in cells))) for name in headings
+    }
+    for name, settings in DROPPED.items():
+        if MIN_NAME + sum(2 + widest[other] for other in kept if other != "run") + 2 + settings <= width:
+            break
+        kept = [other for other in kept if other != name]
+    return kept
 
 
 def fold_path(path: str, room: int) -> str:
