@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from importlib.resources import files
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -314,6 +314,66 @@ def test_a_printed_view_keeps_its_title_its_legend_and_its_colors_and_is_light(o
 
 
 @pytest.mark.slow
+def test_on_paper_a_map_is_whole_and_no_text_is_cut_or_covered(open_tab, served, ids, tmp_path):
+    tab = open_tab(served, f"look?run={ids['hybrid']}&text={'the cat sat on the mat ' * 10}")
+    tab.wait_for_selector(".look-attention[data-shown]")
+    tab.emulate_media(media="print")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    canvas = tab.locator(".matrix canvas").evaluate("one => ({...one.dataset, drawn: one.height / devicePixelRatio})")
+    assert int(canvas["rows"]) == 61
+    assert float(canvas["drawn"]) > float(canvas["top"]) + 61 * float(canvas["high"]) > 700
+    box, room = (
+        tab.locator(f".look-attention .split {one}").bounding_box() for one in (".matrix canvas", "> :first-child")
+    )
+    assert box["width"] <= room["width"]
+
+    study = write_study(tmp_path / "a-study-with-a-name-of-many-words")
+    add_cell(study, {"width": 4}, 0)
+    for number in range(6):
+        write_run(tmp_path / f"a-run-with-a-name-of-many-words-{number}").add_sample(10, "a cat")
+    with serving(tmp_path) as other:
+        tab = open_tab(other)
+        tab.emulate_media(media="print")
+        for name in tab.locator(".runs .run-name").all():
+            parts = [part.bounding_box() for part in name.locator("> *").all()]
+            assert all(one["x"] + one["width"] <= two["x"] + 1 or one["y"] < two["y"] for one, two in pairwise(parts))
+        show(tab, other, "samples")
+        tab.wait_for_selector(".samples-box[data-steps]")
+        tops = {cell.bounding_box()["y"] for cell in tab.locator("td.sample:visible").all()}
+        assert len(tops) == 6, "one below the other"
+
+
+@pytest.mark.slow
+def test_a_curve_of_the_step_log_goes_to_the_end_of_the_run(open_tab, tmp_path):
+    run = write_run(tmp_path / "run", losses=(3.0, 2.0))  # trained with 4 and 3 at steps 10 and 20
+    for step, loss in ((1, 6.0), (5, 5.0), (12, 4.0)):
+        run.log_step(
+            {"step": step, "loss": loss, "lr": 0.1, "grad_norm": 1.0, "throughput": None, "seconds_left": None}
+        )
+    with serving(tmp_path) as served:
+        tab = open_tab(served, "curves?charts=train_loss")
+        chart(tab, "train_loss", lines=1)
+        with tab.expect_download() as saved:
+            tab.get_by_role("button", name="Download training loss as CSV").click()
+        rows = [line.split(",")[1:] for line in saved.value.path().read_text().splitlines()]
+        assert [[float(value) for value in row] for row in rows[1:]] == [[1, 6], [5, 5], [12, 4], [20, 3]]
+        show(tab, served, "curves?charts=train_loss&x=seconds")
+        chart(tab, "train_loss", lines=1)
+        assert tab.wrong == []
+
+
+@pytest.mark.slow
+def test_an_address_opens_the_details_of_a_run_far_down_the_list(open_tab, tmp_path):
+    for number in range(40):
+        write_run(tmp_path / f"run-{number:02}")
+    write_run(tmp_path / "other", task="translate")
+    with serving(tmp_path) as served:
+        tab = open_tab(served, f"runs?open={make_id('run-00')}&sort=-name")
+        expect(tab.locator(".detail")).to_be_in_viewport()
+        expect(tab.locator("tr[data-run]").filter(has_text="run-00")).to_be_in_viewport()
+
+
+@pytest.mark.slow
 def test_a_training_is_on_the_page_within_ten_seconds_of_its_start(open_tab, tmp_path):
     """Long before its first validation; the time in which Python loads torch is not counted."""
     words = (
@@ -527,6 +587,30 @@ def test_a_study_that_grows_is_followed_and_its_failed_cell_says_why(open_tab, t
         expect(tab.locator(".study-facts")).to_contain_text("3 of 4 cells · 1 failed")
         tab.click(f".cells tr[data-row='{first.name}'] a")
         chart(tab, "valid.loss", lines=1)
+        assert tab.wrong == []
+
+
+@pytest.mark.needs("studies")
+@pytest.mark.slow
+def test_of_what_is_tuned_the_map_has_all_values_and_the_table_the_chosen_one(open_tab, tmp_path):
+    study = write_study(tmp_path / "tuned", tune={"lr": {"values": [0.1, 0.2]}}, tune_seeds=1, seeds=[0])
+    cells = []
+    for width, lr, loss in ((4, 0.1, 1.0), (4, 0.2, 2.0), (8, 0.1, 3.0), (8, 0.2, 2.5)):
+        cell = add_cell(study, {"width": width, "lr": lr}, 0, loss=loss)
+        chosen = (width, lr) in ((4, 0.1), (8, 0.2))
+        cells.append({"parameters": {"width": width, "lr": lr}, "seed": 0, "run": str(cell), "chosen": chosen})
+    (study / "result.json").write_text(json.dumps({"cells": cells}))
+    write_run(tmp_path / "other", task="translate")
+    with serving(tmp_path) as served:
+        tab = open_tab(served, "studies?task=lm")
+        assert tab.locator(".heat td:not(.quiet)").all_inner_texts() == ["1.000", "3.000", "2.000", "2.500"]
+        expect(tab.locator(".heat-box .axes")).to_contain_text("All values that were tried")
+        assert tab.locator(".settings tbody tr").count() == 2
+        assert tab.locator(".cells tbody tr").count() == 4
+        show(tab, served, "studies?task=translate")
+        expect(tab.locator(".others")).to_have_text("Studies of other tasks: tuned (lm)")
+        tab.locator(".others a").click()
+        expect(tab.locator(".study-title")).to_have_text("tuned")
         assert tab.wrong == []
 
 

@@ -92,21 +92,27 @@ def test_a_growing_study_shows_what_is_done_what_runs_and_what_waits(tmp_path):
     assert found["findings"] == []
 
 
-def test_a_study_that_tunes_shows_all_values_while_it_grows_and_the_chosen_ones_at_its_end(tmp_path):
-    folder = write_study(tmp_path / "study", tune={"lr": {"values": [0.1, 0.2]}}, tune_seeds=1)
+def test_a_study_that_tunes_shows_all_values_and_compares_the_chosen_ones_at_its_end(tmp_path):
+    folder = write_study(tmp_path / "study", tune={"lr": {"values": [0.1, 0.2]}}, tune_seeds=[7])
     with lock_study(folder):
-        kept = add_cell(folder, {"width": 4, "lr": 0.1}, 0, loss=1.0)
-        left = add_cell(folder, {"width": 4, "lr": 0.2}, 0, loss=2.0)
+        kept = add_cell(folder, {"width": 4, "lr": 0.1}, 7, loss=1.0)
+        left = add_cell(folder, {"width": 4, "lr": 0.2}, 7, loss=2.0)
         found, _ = view(tmp_path)
     assert found["axes"] == {"width": [4, 8], "lr": [0.1, 0.2]}
     assert [cell["status"] for cell in found["cells"]] == ["finished", "finished", "waiting", "waiting"]
+    with lock_study(folder):
+        chosen = add_cell(folder, {"width": 4, "lr": 0.1}, 0, loss=3.0)
+        found, _ = view(tmp_path)
+    assert [cell["seed"] for cell in found["cells"]] == [7, 7, 7, 7, 0], "cells that are compared, when they have begun"
     cells = [
-        {"parameters": {"width": 4, "lr": lr}, "seed": 0, "run": str(cell), "chosen": cell is kept}
-        for lr, cell in ((0.1, kept), (0.2, left))
+        {"parameters": {"width": 4, "lr": lr}, "seed": seed, "run": str(cell), "chosen": cell is chosen}
+        for lr, seed, cell in ((0.1, 7, kept), (0.2, 7, left), (0.1, 0, chosen))
     ]
     (folder / "result.json").write_text(json.dumps({"cells": cells}))
-    found, _ = view(tmp_path)
-    assert [cell["parameters"] for cell in found["cells"]] == [{"width": 4, "lr": 0.1}]
+    found, row = view(tmp_path)
+    assert (row["cells"], row["finished"], found["tuned"]) == (3, 3, ["lr"])
+    assert [(group["parameters"], group["mean"]) for group in found["groups"]] == [({"width": 4, "lr": 0.1}, 3.0)]
+    assert [(group["parameters"]["lr"], group["mean"]) for group in found["tried"]] == [(0.1, 1.0), (0.2, 2.0)]
 
 
 def test_cells_without_a_result_say_why(tmp_path):

@@ -73,6 +73,8 @@ class Plan:
     """All settings; empty for a search."""
     seeds: Sequence[int]
     trials: int
+    tuned: Sequence[str] = ()
+    """Axes whose values are chosen for every setting of the others; `seeds` are then those that tune."""
 
 
 @dataclass
@@ -85,6 +87,8 @@ class CellView:
     status: str = WAITING
     reason: str = ""
     value: float | None = None
+    is_compared: bool = True
+    """Whether the study compares it; others were trained to tune."""
 
 
 def read_plan(folder: Path) -> Plan:
@@ -121,6 +125,7 @@ def read_plan(folder: Path) -> Plan:
             combinations=combinations,
             seeds=seeds,
             trials=trials if type(trials := document.get("trials")) is int else 0,
+            tuned=list(tuned) if isinstance(tuned, dict) else (),
         )
     except (AnaphorError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{STUDY} cannot be read: {error}") from None
@@ -339,10 +344,11 @@ def list_cells(plan: Plan, listed: Any, log: Mapping[tuple[str, Any], str], *, i
         missing = plan.trials * len(plan.seeds) - len(cells) if is_running else 0
         return cells + [CellView({}, None) for _ in range(min(missing, 10_000))]
     cells = []
-    for parameters, seed in itertools.product(plan.combinations, plan.seeds):
-        key = (to_key(parameters), seed)
+    planned = [(to_key(parameters), seed) for parameters, seed in itertools.product(plan.combinations, plan.seeds)]
+    compared = log if plan.tuned else {}  # with the seeds that do not tune; they are known when they have begun
+    for key in dict.fromkeys([*planned, *compared]):
         folder = log.get(key) or (by_setting[key].key if key in by_setting else "")
-        cells.append(CellView(make_plain(parameters), seed, folder))
+        cells.append(CellView(json.loads(key[0]), key[1], folder))
     return cells
 
 
@@ -351,8 +357,9 @@ def _listed_cells(listed: Any) -> Iterator[CellView]:
         if not isinstance(cell, dict) or not isinstance(cell.get("parameters"), dict) or not is_seed(cell.get("seed")):
             continue
         name = Path(str(cell.get("run"))).name
-        if is_cell_name(name) and cell.get("chosen") is not False:  # others were trained to tune
-            yield CellView(make_plain(cell["parameters"]), cell.get("seed"), name)
+        if is_cell_name(name):
+            is_compared = cell.get("chosen") is not False
+            yield CellView(make_plain(cell["parameters"]), cell.get("seed"), name, is_compared=is_compared)
 
 
 def read_study(path: Path, catalog: Catalog) -> dict[str, Any]:
@@ -366,7 +373,8 @@ def read_study(path: Path, catalog: Catalog) -> dict[str, Any]:
     ids = {folder: key for key, folder in catalog.runs.items()}
     is_complete = status == "finished"
     notes = read_notes(path / TABLE, list(plan.axes)) if is_complete else {}
-    groups = make_groups(plan, cells, notes)
+    groups = make_groups(plan, [cell for cell in cells if cell.is_compared], notes)
+    tried = make_groups(plan, [cell for cell in cells if cell.seed in plan.seeds], {}) if plan.tuned else []
     axes = {name: list(values) for name, values in plan.axes.items()}
     if not plan.combinations:
         axes = {name: list(dict.fromkeys(one["parameters"].get(name) for one in groups)) for name in axes}
@@ -382,6 +390,8 @@ def read_study(path: Path, catalog: Catalog) -> dict[str, Any]:
         "unit": plan.metric.unit,
         "digits": plan.metric.digits,
         "groups": groups,
+        "tuned": list(plan.tuned),
+        "tried": tried,
         "best": next((group for group in groups if group["best"]), None),
         "cells": [
             {

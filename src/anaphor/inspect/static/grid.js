@@ -2,6 +2,7 @@
 // canvas is fixed inside a scrolling window, and a spacer sets the scrollable size.
 
 const ROOM = 9; // least size of a cell in pixels for a label next to it
+const LARGEST = 4000; // pixels of a map on paper
 const READABLE_COLUMNS = 65, READABLE = 12; // columns whose labels are to be readable: 64 tokens and the boundary
 
 class Grid {
@@ -9,6 +10,7 @@ class Grid {
     this.moved = moved;
     this.picked = picked;
     this.host = host;
+    host.grid = this;
     host.classList.add("grid");
     this.window = make("div", "", "window");
     this.window.tabIndex = 0;
@@ -55,7 +57,21 @@ class Grid {
   }
 
   later() {
-    if (!this.waiting) this.waiting = requestAnimationFrame(() => { this.waiting = 0; this.draw(); });
+    if (!this.waiting) this.waiting = requestAnimationFrame(() => { this.waiting = 0; this.draw(this.view()); });
+  }
+
+  // The part that is seen in the window.
+  view() {
+    const { scrollLeft: x, scrollTop: y, clientWidth: wide, clientHeight: high } = this.window;
+    return { x, y, wide, high };
+  }
+
+  // All of it, in cells so small that a canvas can have them.
+  drawWhole() {
+    const size = this.size, { rows, columns } = this.what ?? {};
+    this.size = Math.max(1, Math.min(size, Math.floor(LARGEST / Math.max(rows, columns))));
+    this.draw({ x: 0, y: 0, wide: Infinity, high: Infinity });
+    this.size = size;
   }
 
   measure() {
@@ -77,18 +93,17 @@ class Grid {
     this.top = this.wide < ROOM || this.flat ? 22 : longest(what.columnNames) + 12;
   }
 
-  draw() {
-    const { what, canvas } = this;
+  draw(view) {
+    const { what, canvas } = this, { x, y } = view;
     if (!what || !this.host.isConnected || this.host.hidden) return;
     this.measure();
     const full = { wide: this.left + what.columns * this.wide + 1, high: this.top + what.rows * this.high + 1 };
     this.spacer.style.width = `${full.wide}px`;
     this.spacer.style.height = `${full.high}px`;
-    const wide = Math.min(full.wide, this.window.clientWidth), high = Math.min(full.high, this.window.clientHeight);
+    const wide = Math.min(full.wide, view.wide), high = Math.min(full.high, view.high);
     const context = sized(canvas, wide, high);
     context.font = this.font;
     context.textBaseline = "middle";
-    const { scrollLeft: x, scrollTop: y } = this.window;
     const first = { row: Math.floor(y / this.high), column: Math.floor(x / this.wide) };
     const last = {
       row: Math.min(what.rows, Math.ceil((y + high - this.top) / this.high)),
@@ -260,3 +275,7 @@ class Grid {
     this.window.scrollTop = see(cell.row * this.high, this.high, this.top + 2, clientHeight, this.window.scrollTop);
   }
 }
+
+// Paper does not scroll.
+addEventListener("beforeprint", () => { for (const host of document.querySelectorAll(".grid")) host.grid?.drawWhole(); });
+addEventListener("afterprint", () => { for (const host of document.querySelectorAll(".grid")) host.grid?.later(); });

@@ -121,7 +121,8 @@
       own.set({ charts: charted().filter((name) => name !== metric) }, { push: true });
       rebuild();
     }, "plain"));
-    bar.append(field, log, files);
+    files.prepend(log);
+    bar.append(field, files);
     box.append(bar, canvas);
     canvas.dataset.metric = metric;
     canvas.dataset.title = sentence(label_axis(metric)); // on paper

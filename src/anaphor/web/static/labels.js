@@ -12,7 +12,7 @@ function current_task() {
   const tasks = named_tasks(), asked = state.get("task");
   if (tasks.includes(asked)) return asked;
   if (tasks.length < 2) return tasks[0] ?? null;
-  const run = ["runs", "run", "a", "b"].flatMap((key) => state.list(key)).map(find_run).find((one) => one && one.task !== null);
+  const run = ["runs", "run", "a", "b", "open"].flatMap((key) => state.list(key)).map(find_run).find((one) => one && one.task !== null);
   const study = listing.studies.find((one) => one.id === state.get("study"));
   return run?.task ?? study?.task ?? fromListing("newest", () =>
     listing.runs.filter((one) => one.task !== null).sort((one, other) => started_order(other, one))[0].task);

@@ -302,6 +302,14 @@
     empty.querySelector("button").hidden = !own.get("q");
   }
 
+  // An address may open the details of a run that is far down the list.
+  function showOpened() {
+    const row = host.querySelector("tr.detail")?.previousElementSibling;
+    if (!row) return;
+    table.box.scrollTop = row.offsetTop - table.head.offsetHeight;
+    row.scrollIntoView({ block: "nearest" });
+  }
+
   function bar() {
     const line = make("div", "", "bar"), filter = make("input", "", "filter");
     filter.type = "search";
@@ -387,6 +395,8 @@
       }));
       section.append(none, noRuns("empty nothing"));
       host.append(section);
+      showRuns();
+      showOpened();
       own.repeat(async () => {
         await untilReleased();
         if (!opening.closed) views.runs.refresh();

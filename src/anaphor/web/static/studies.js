@@ -37,6 +37,18 @@
   }
 
   const studies = () => listing.studies.filter((one) => one.task === null || one.task === current_task() || named_tasks().length < 2);
+  // Studies of this folder that are of other tasks.
+  function otherStudies() {
+    if (!listing.studies.length) return [];
+    const line = make("p", "Studies of other tasks: ", "empty others");
+    listing.studies.forEach((one, at) => {
+      const link = make("a", one.study);
+      link.href = linkTo("studies", { study: one.id });
+      line.append(at ? ", " : "", link, ` (${one.task})`);
+    });
+    return [line];
+  }
+
   const chosenStudy = () => own.get("study") || studies()[0]?.id || "";
 
   // ---- the heat map
@@ -48,9 +60,12 @@
     return [row, column];
   }
 
+  // Of an axis that is tuned, all values that were tried, by the seeds that tune: only the best are compared.
+  const isTuned = (...axes) => axes.some((name) => study.tuned?.includes(name));
+
   // Mean over the groups that a cell of the heat map stands for.
   function cellOf(row, column, rowValue, columnValue) {
-    const found = study.groups.filter((group) => same(group.parameters[column], columnValue) && (row === null || same(group.parameters[row], rowValue)));
+    const found = (isTuned(row, column) ? study.tried : study.groups).filter((group) => same(group.parameters[column], columnValue) && (row === null || same(group.parameters[row], rowValue)));
     const values = found.map((group) => group.mean).filter((value) => typeof value === "number");
     return { value: values.length ? values.reduce((sum, one) => sum + one, 0) / values.length : null, groups: found };
   }
@@ -69,6 +84,7 @@
     };
     bar.replaceChildren(choice("Columns", options, column, change("across")));
     if (names.length > 1) bar.append(choice("Rows", options.filter(([name]) => name !== column), row ?? "", change("down")));
+    if (isTuned(row, column)) bar.append(make("span", "All values that were tried, by the seeds that tune.", "quiet"));
     const rows = row === null ? [null] : valuesOf(row), columns = valuesOf(column);
     const grid = rows.map((one) => columns.map((other) => cellOf(row, column, one, other)));
     const values = grid.flat().map(({ value }) => value).filter((value) => value !== null);
@@ -197,7 +213,8 @@
       const nav = make("ul", "", "studies-list"), whole = make("div", "", "study");
       nav.setAttribute("aria-label", "Studies of this folder");
       if (!studies().length) {
-        host.append(emptyState("There are no studies here yet. A study appears as soon as anaphor study has written its folder.", `anaphor study bptt --out ${inFolder("bptt")}`));
+        const none = listing.studies.length ? `There are no studies of ${current_task()} here yet.` : "There are no studies here yet.";
+        host.append(emptyState(`${none} A study appears as soon as anaphor study has written its folder.`, `anaphor study bptt --out ${inFolder("bptt")}`), ...otherStudies());
         return;
       }
       const heat = section("Heat map", "heat-box", make("div", "", "bar"), make("div", "", "scroll"));

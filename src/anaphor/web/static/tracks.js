@@ -121,7 +121,7 @@ class Track {
     const xs = [], ys = [], places = [], steps = whole.get("step");
     const add = (columns, first, last) => {
       const step = columns.get("step"), y = columns.get(yname);
-      const x = isLogged && xname !== "step" ? this.along(xname, step) : columns.get(xname);
+      const x = isLogged && columns !== this.columns && xname !== "step" ? this.along(xname, step) : columns.get(xname);
       for (let at = first; at < Math.min(last, x.length, y.length); at++)
         if (Number.isFinite(x[at]) && Number.isFinite(y[at]) && !(x[at] < xs[xs.length - 1])) {
           xs.push(x[at]);
@@ -134,6 +134,8 @@ class Track {
       add(detail.columns, 0, detail.columns.rows);
       add(whole, lowerBound(steps, detail.to + 1e-9), whole.rows);
     } else add(whole, 0, whole.rows);
+    // The last line of the log is some seconds before the end.
+    if (isLogged) add(this.columns, lowerBound(this.columns.get("step"), steps[steps.length - 1] + 1e-9), this.columns.rows);
     return { x: Float64Array.from(xs), y: Float64Array.from(ys), step: Float64Array.from(places) };
   }
 
