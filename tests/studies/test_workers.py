@@ -157,6 +157,22 @@ def test_two_workers_train_every_cell_once_and_one_of_them_reports(write, tmp_pa
     assert without_folder(result) == without_folder(alone(file, tmp_path / "alone"))
 
 
+def test_workers_of_a_random_search_draw_the_settings_that_one_alone_draws(write, tmp_path):
+    pytest.importorskip("optuna")
+    file = write(widths="[2, 3, 4, 5, 6]")
+    file.write_text(
+        f"{file.read_text()}method: random\ntrials: 4\n".replace("lr: 0.01, ", "").replace(
+            "parameters: {", "parameters: {lr: {min: 0.001, max: 0.1, distribution: log_uniform}, "
+        )
+    )
+    printed = finish([begin(file, tmp_path / "out"), begin(file, tmp_path / "out")])
+    result = next(one for one in printed if "cells" in one)
+    assert len(check(tmp_path / "out")) == 8
+    lines = (tmp_path / "out" / "record.txt").read_text().splitlines()
+    assert not [line for line in lines if line.startswith("twice")]
+    assert without_folder(result) == without_folder(alone(file, tmp_path / "alone"))
+
+
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_two_workers_under_kills_train_every_cell_once(kills, write, tmp_path):
     """Cells are trained in the processes that are killed, so that none is left over for long."""
@@ -259,12 +275,12 @@ def test_a_folder_that_workers_share_is_refused_without_worker(write, tmp_path, 
     [
         (["--of", "runs/x"], "leave it out with --of"),
         (["--dry-run"], "leave it out with --dry-run"),
-        ([], "method random draws settings by earlier results"),
+        ([], "method bayes draws settings by earlier results"),
     ],
 )
 def test_what_workers_do_not_do_is_refused(words, message, write):
     file = write()
     if not words:
-        file.write_text(f"{file.read_text()}method: random\n")
+        file.write_text(f"{file.read_text()}method: bayes\n")
     with pytest.raises(ConfigError, match=message):
         build_spec(parse(Options, [str(file), "--worker", *words], program="anaphor study"))

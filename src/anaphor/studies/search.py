@@ -60,12 +60,8 @@ class OptunaProposals:
     """Settings drawn by Optuna. Its journal is in the study's folder, so that a search can be resumed."""
 
     def __init__(self, spec: StudySpec, folder: Path) -> None:
-        try:
-            optuna: Any = import_module("optuna")
-            journal: Any = import_module("optuna.storages.journal")
-        except ImportError:
-            raise ConfigError(f"method {spec.method} needs Optuna: pip install 'anaphor[search]'") from None
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        optuna = import_optuna(spec)
+        journal: Any = import_module("optuna.storages.journal")
         self._optuna, self.spec = optuna, spec
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -99,7 +95,7 @@ class OptunaProposals:
         if self._interrupted:
             self.study.enqueue_trial(self._interrupted.popleft())
         trial = self.study.ask()
-        setting = self.spec.setting_at({axis.name: self._suggest(trial, axis) for axis in self.spec.parameters})
+        setting = draw_setting(trial, self.spec)
         self._pending.append((setting, trial))
         return setting
 
@@ -123,13 +119,6 @@ class OptunaProposals:
 
     def _is_done(self, trial: Any) -> bool:
         return trial.state == self._optuna.trial.TrialState.COMPLETE or WITHOUT_VALUE in trial.user_attrs
-
-    def _suggest(self, trial: Any, axis: Any) -> Any:
-        if isinstance(axis, Axis):
-            return trial.suggest_categorical(axis.name, list(axis.values))
-        if axis.is_integer:
-            return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.is_log)
-        return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.is_log)
 
     def _check_metric(self, trials: Sequence[Any], folder: Path) -> None:
         """Raise if earlier trials have values of another metric, or of another goal."""
@@ -166,6 +155,38 @@ class OptunaProposals:
         return None, isinstance(distribution, self._optuna.distributions.IntDistribution), distribution.log
 
 
+def import_optuna(spec: StudySpec) -> Any:
+    """The library that draws settings, without its messages."""
+    try:
+        optuna: Any = import_module("optuna")
+    except ImportError:
+        raise ConfigError(f"method {spec.method} needs Optuna: pip install 'anaphor[search]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def draw_setting(trial: Any, spec: StudySpec) -> Setting:
+    """The setting of a trial of Optuna's."""
+    return spec.setting_at({axis.name: suggest(trial, axis) for axis in spec.parameters})
+
+
+def suggest(trial: Any, axis: Any) -> Any:
+    """A value of an axis that varies."""
+    if isinstance(axis, Axis):
+        return trial.suggest_categorical(axis.name, list(axis.values))
+    if axis.is_integer:
+        return trial.suggest_int(axis.name, int(axis.low), int(axis.high), log=axis.is_log)
+    return trial.suggest_float(axis.name, axis.low, axis.high, log=axis.is_log)
+
+
+def draw_at_random(spec: StudySpec) -> list[Setting]:
+    """All settings of a random search. They depend on no result: workers that share a folder draw the same, and those
+    that a process alone draws."""
+    optuna = import_optuna(spec)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=sampler_seed(spec.seeds[0], 0)))
+    return [draw_setting(study.ask(), spec) for _ in range(spec.trials)]
+
+
 def sampler_seed(seed: int, trials: int) -> int:
     """Seed of a sampler. A resumed search needs another one, because it would draw the same settings again."""
     seed %= 2**32  # the samplers take no larger ones
@@ -182,7 +203,10 @@ def describe_type(values: tuple[Any, ...] | None, is_integer: bool, is_log: bool
     return f"{'an integer' if is_integer else 'a number'} {'on a logarithmic scale' if is_log else 'from a range'}"
 
 
-def make_proposals(spec: StudySpec, folder: Path) -> Proposals:
+def make_proposals(spec: StudySpec, folder: Path, *, is_shared: bool = False) -> Proposals:
+    """The settings of a study in this folder, which workers may share."""
+    if is_shared and spec.is_search:
+        return ListProposals(draw_at_random(spec))
     return OptunaProposals(spec, folder) if spec.is_search else ListProposals(spec.settings())
 
 

@@ -88,7 +88,7 @@ class Study:
         """Train the missing cells: those that tune, if any, and then those that are compared. Returns whether all are
         done, or others that share the folder are left to finish them."""
         spec = self.spec
-        proposals = make_proposals(spec, self.folder)
+        proposals = make_proposals(spec, self.folder, is_shared=self.sharing.is_shared)
         if not self.sharing.is_shared or not (self.folder / STUDY).exists():
             self.write_spec()
         self._logged = read_logged(self.folder / LOG)

@@ -116,8 +116,8 @@ def build_spec(options: Options) -> StudySpec:
         other = "--dry-run" if options.dry_run else "--of"
         raise ConfigError(f"--worker trains the cells of a study with others: leave it out with {other}")
     spec = override(_read_given(options), options)
-    if options.worker and spec.is_search:
-        raise ConfigError(f"method {spec.method} draws settings by earlier results: --worker needs grid, zip or list")
+    if options.worker and spec.method == "bayes":
+        raise ConfigError("method bayes draws settings by earlier results: --worker needs random, grid, zip or list")
     return spec
 
 
