@@ -2,7 +2,7 @@
 // canvas is fixed inside a scrolling window, and a spacer sets the scrollable size.
 
 const ROOM = 9; // least size of a cell in pixels for a label next to it
-const LARGEST = 4000; // pixels of a map on paper
+const PAPER_PIXELS = 4000; // pixels of a map on paper
 const READABLE_COLUMNS = 65, READABLE = 12; // columns whose labels are to be readable: 64 tokens and the boundary
 
 class Grid {
@@ -69,7 +69,7 @@ class Grid {
   // All of it, in cells so small that a canvas can have them.
   drawWhole() {
     const size = this.size, { rows, columns } = this.what ?? {};
-    this.size = Math.max(1, Math.min(size, Math.floor(LARGEST / Math.max(rows, columns))));
+    this.size = Math.max(1, Math.min(size, Math.floor(PAPER_PIXELS / Math.max(rows, columns))));
     this.draw({ x: 0, y: 0, wide: Infinity, high: Infinity });
     this.size = size;
   }
