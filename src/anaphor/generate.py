@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -184,6 +184,7 @@ def generate_texts(
     seed: int = 0,
     batch_size: int = 32,
     cuda_graph: bool = False,
+    ends: Collection[int] = (),
 ) -> Iterator[list[int]]:
     """All new tokens of each prompt, in the order of the prompts.
 
@@ -195,13 +196,29 @@ def generate_texts(
         seed: Prompt i is sampled with the seed `seed + i`.
         batch_size: How many prompts are continued at once.
         cuda_graph: As in `generate_rows`.
+        ends: Tokens that end a text. It has those before the first of them.
     """
     for prompt in prompts:  # before the first batch, not between two
         check_prompt(model, prompt, tokens)
     for start in range(0, len(prompts), batch_size):
         rows = prompts[start : start + batch_size]
         steps = generate_rows(model, rows, tokens, sampler, seed=seed + start, cuda_graph=cuda_graph)
-        yield from map(list, zip(*steps, strict=True))
+        yield from _collect_texts(steps, len(rows), ends)
+
+
+def _collect_texts(steps: Iterator[list[int]], rows: int, ends: Collection[int]) -> list[list[int]]:
+    """The texts of all rows, until each of them has ended."""
+    texts: list[list[int]] = [[] for _ in range(rows)]
+    running = set(range(rows))
+    for step in steps:
+        for row in tuple(running):
+            if step[row] in ends:
+                running.discard(row)
+            else:
+                texts[row].append(step[row])
+        if not running:
+            break
+    return texts
 
 
 def _prefill_distinct(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, ModelState]:

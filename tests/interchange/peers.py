@@ -37,7 +37,7 @@ class Peer:
     )
 
     def build(self, size, **more):
-        values = dict(zip(self.names, SIZES[size], strict=True)) | more
+        values = dict(zip(self.names, SIZES[size], strict=False)) | more
         if self.config != "ViTConfig":
             values = {"vocab_size": VOCABULARY} | values
         config = getattr(library(), self.config)(**values)

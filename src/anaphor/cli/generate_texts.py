@@ -46,6 +46,7 @@ def print_texts(options: Options) -> int:
         ids: Iterable[int] = beam_search(model, prompt, options.tokens, options.beam)[0].tokens
     else:
         ids = generate(model, prompt, options.tokens, choice, seed=options.seed, cuda_graph=options.cuda_graph)
+    ids = tokenizer.until_end(ids)
     if options.json:
         print(json.dumps(to_plain(tokenizer, options.prompt, list(ids), options.seed)))
         return 0
@@ -79,11 +80,12 @@ def _generate_several(
         warn("--temperature 0 is greedy: all samples of a prompt are equal")
     found: Iterable[list[int]]
     if options.beam is not None:
-        found = (beam_search(model, prompt, options.tokens, options.beam)[0].tokens for prompt in prompts)
+        searched = (beam_search(model, prompt, options.tokens, options.beam)[0].tokens for prompt in prompts)
+        found = (list(tokenizer.until_end(ids)) for ids in searched)
     else:
         found = generate_texts(
             model, [prompts[place] for place in places], options.tokens, sampler,
-            seed=options.seed, batch_size=options.batch_size, cuda_graph=options.cuda_graph,
+            seed=options.seed, batch_size=options.batch_size, cuda_graph=options.cuda_graph, ends=tokenizer.ends,
         )  # fmt: skip
     plain = []
     for number, (place, ids) in enumerate(zip(places, found, strict=True)):
@@ -112,6 +114,8 @@ def _keep(ids: Iterable[int], kept: list[int]) -> Iterator[int]:
 
 def describe_blank(tokenizer: Tokenizer, ids: Sequence[int], *, is_greedy: bool) -> str:
     """What to say of a text that shows nothing."""
+    if not ids:
+        return "nothing was generated: the first token was one that ends a text"
     first = " ".join(repr(tokenizer.tokens[token]) for token in ids[:FIRST])
     more = " …" if len(ids) > FIRST else ""
     why = ": no other token was likelier at any step" if is_greedy else ""

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from anaphor.config import MAX_VOCABULARY
 from anaphor.data.bpe import ALPHABET, BPE, show_bytes
 from anaphor.data.tokenizer import END, UNKNOWN, Ids, Tokenizer, Word
 from anaphor.data.tokenizer_limits import call_library, call_with_limit, check_tokenizer_json, has_expressions
@@ -18,8 +19,17 @@ class PretrainedTokenizer(Tokenizer):
 
     kind = "pretrained"
 
-    def __init__(self, text: str, boundary: int, pad: int, *, where: str = "the tokenizer") -> None:
-        """`text` is the JSON of the library."""
+    def __init__(
+        self,
+        text: str,
+        boundary: int,
+        pad: int,
+        *,
+        ends: Sequence[int] = (),
+        size: int = 0,
+        where: str = "the tokenizer",
+    ) -> None:
+        """`text` is the JSON of the library; `size` is that of the model's vocabulary, where it is larger."""
         import tokenizers
 
         self.text, self.where = text, where
@@ -30,19 +40,20 @@ class PretrainedTokenizer(Tokenizer):
         self._library.no_padding()
         by_id = {number: token for token, number in self._library.get_vocab(with_added_tokens=True).items()}
         self._is_byte_level = type(self._library.decoder).__name__ == "ByteLevel"
-        self.tokens = tuple(
-            self._show(by_id.get(number, f"<{number}>")) for number in range(max(by_id, default=-1) + 1)
-        )
+        self._count = max(by_id, default=-1) + 1
+        self.tokens = tuple(self._show(by_id.get(number, f"<{number}>")) for number in range(max(self._count, size)))
         specials = ((f"the special token {number}", number) for number in self._library.encode("").ids)
-        for name, number in (*specials, ("boundary", boundary), ("pad", pad)):
+        for name, number in (*specials, ("boundary", boundary), ("pad", pad), *(("end", end) for end in ends)):
             if not 0 <= number < len(self.tokens):
                 raise DataError(f"{where}: {name}={number} is outside the vocabulary of {len(self.tokens):,}")
-        self.boundary, self.pad = boundary, pad
+        self.boundary, self.pad, self.ends = boundary, pad, tuple(ends)
         unknown = None if self._is_byte_level else getattr(self._library.model, "unk_token", None)
         self.unknown = None if unknown is None else self._library.token_to_id(unknown)
 
     @classmethod
-    def from_text(cls, text: str, *, where: str, boundary: int | None, pad: int | None) -> Self:
+    def from_text(
+        cls, text: str, *, where: str, boundary: int | None, pad: int | None, ends: Sequence[int] = ()
+    ) -> Self:
         """With the special tokens that the file names where they are not given: the first one that it puts before a
         text, and its padding."""
         tokenizer = cls(text, 0, 0, where=where)
@@ -53,7 +64,14 @@ class PretrainedTokenizer(Tokenizer):
         names = (tokenizer._library.token_to_id(name) for name in ("[PAD]", "<pad>"))
         found = next((number for number in names if number is not None), tokenizer.boundary)
         tokenizer.pad = found if pad is None else pad
+        tokenizer.ends = tuple(end for end in ends if end < len(tokenizer))
         return tokenizer
+
+    def with_size(self, size: int) -> Self:
+        """For a model whose vocabulary has so many tokens; those without a text are never encoded."""
+        if size <= len(self):
+            return self
+        return type(self)(self.text, self.boundary, self.pad, ends=self.ends, size=size, where=self.where)
 
     @classmethod
     def train(cls, text: str, size: int | None = None) -> Self:
@@ -107,14 +125,21 @@ class PretrainedTokenizer(Tokenizer):
         return text
 
     def to_plain(self) -> dict[str, Any]:
-        return {"kind": self.kind, "json": self.text, "boundary": int(self.boundary), "pad": int(self.pad)}
+        plain = {"kind": self.kind, "json": self.text, "boundary": int(self.boundary), "pad": int(self.pad)}
+        more = {"size": len(self)} if len(self) > self._count else {}
+        return plain | ({"ends": list(self.ends)} if self.ends else {}) | more
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         text, boundary, pad = plain.get("json"), plain.get("boundary"), plain.get("pad")
         if not isinstance(text, str) or type(boundary) is not int or type(pad) is not int:
             raise DataError("a pretrained tokenizer is described by its json, boundary and pad")
-        return cls(text, boundary, pad)
+        ends, size = plain.get("ends", []), plain.get("size", 0)
+        if not isinstance(ends, list) or not all(type(end) is int for end in ends):
+            raise DataError(f"the ends of a pretrained tokenizer are a list of ids, not {str(ends)[:100]}")
+        if type(size) is not int or size > MAX_VOCABULARY:
+            raise DataError(f"the size of a pretrained tokenizer is at most {MAX_VOCABULARY:,}, not {str(size)[:100]}")
+        return cls(text, boundary, pad, ends=ends, size=size)
 
     @property
     def is_joined(self) -> bool:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
+from itertools import repeat, takewhile
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,6 +37,8 @@ class Tokenizer(ABC):
     """Stands for what is not in the vocabulary; None where everything is in it."""
     pad: int
     """Fills up rows that are shorter than others; masked everywhere."""
+    ends: tuple[int, ...] = ()
+    """Tokens after which a text has ended: generation stops there."""
 
     @property
     def is_joined(self) -> bool:
@@ -97,6 +99,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Back to text."""
+
+    def until_end(self, ids: Iterable[int]) -> Iterator[int]:
+        """What is generated, up to the first token that ends a text."""
+        return takewhile(lambda token: token not in self.ends, ids)
 
     def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
         """How many bytes of a text, as UTF-8, come before the end of each of its tokens, which `encode` gave. White
@@ -226,6 +232,10 @@ class Word(ListedTokenizer):
                 lines[-1].append(self.tokens[token])
         return "\n".join(map(" ".join, lines))
 
+    def until_end(self, ids: Iterable[int]) -> Iterator[int]:
+        """What is generated, up to the first token that ends a text."""
+        return takewhile(lambda token: token not in self.ends, ids)
+
     def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
         ends = [match.end() for match in re.finditer(r"\n|\S+", text)]
         ends += [len(text)] if text and not text.endswith("\n") else []
@@ -285,6 +295,10 @@ class Character(ListedTokenizer):
         """The characters; U+FFFD, the replacement character, for unknown ones."""
         return "".join("\ufffd" if token == self.unknown else self.tokens[token] for token in ids)
 
+    def until_end(self, ids: Iterable[int]) -> Iterator[int]:
+        """What is generated, up to the first token that ends a text."""
+        return takewhile(lambda token: token not in self.ends, ids)
+
     def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
         return character_ends(text)
 
@@ -333,6 +347,10 @@ class Byte(Tokenizer):
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """As text for people: bytes that are not UTF-8 become U+FFFD. `decode_bytes` keeps them."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def until_end(self, ids: Iterable[int]) -> Iterator[int]:
+        """What is generated, up to the first token that ends a text."""
+        return takewhile(lambda token: token not in self.ends, ids)
 
     def byte_ends(self, text: str, ids: Ids) -> NDArray[np.int64] | None:
         return np.arange(1, len(ids) + 1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anaphor.errors import DataError
-from anaphor.interchange.folder import Config, PretrainedFolder
+from anaphor.interchange.folder import Config, Source
 from anaphor.interchange.kind import ACTIVATIONS, Kind, Link, block_shape, link, stack_misfit, their_activation
 from anaphor.models.language_model import LanguageModel
 from anaphor.models.language_model_spec import LanguageModelSpec
@@ -26,19 +26,25 @@ class Decoder(Kind):
     """Position encodings that the stock class has."""
     own_head: str
     """Matrix of the head, where it is not tied to the embeddings."""
+    is_tied_by_default: ClassVar[bool] = True
 
-    def is_tied(self, config: Config, folder: PretrainedFolder) -> bool:
+    def is_tied(self, config: Config, source: Source) -> bool:
         """By what the file has, and by the configuration where it has no head: a model without one is tied."""
-        tied = config.get("tie_word_embeddings", True) is not False
-        if not tied and self.own_head not in folder.files and self.prefix_in(folder):
-            raise DataError(f"{folder.folder} lacks {self.own_head!r}, and {config.file} says that it is not tied")
-        return tied or self.own_head not in folder.files
+        given = config.get("tie_word_embeddings")
+        if given is False and self.own_head not in source and self.prefix_in(source):
+            raise DataError(f"{source.path} lacks {self.own_head!r}, and {config.file} says that it is not tied")
+        tied = self.is_tied_by_default if given is None else given is not False
+        return tied or self.own_head not in source
 
     def misfit(self, model: nn.Module) -> str:
+        return self.decoder_misfit(model)
+
+    def decoder_misfit(self, model: nn.Module, free: Collection[str] = ()) -> str:
+        """Why a model is no stack of pre-norm layers with a head, apart from the options in `free`."""
         if not isinstance(model, LanguageModel):
             return f"it is a {type(model).__name__}, not a language model"
         spec = model.spec
-        reason = stack_misfit(spec, norm="before", mask="causal")
+        reason = stack_misfit(spec, norm="before", mask="causal", free=free)
         if reason:
             return reason
         if spec.position not in self.positions:
@@ -55,7 +61,7 @@ class GPT2(Decoder):
     positions = ("learned", "sinusoidal", "sinusoidal-unpaired")
     own_head = "lm_head.weight"
 
-    def spec(self, config: Config, folder: PretrainedFolder) -> LanguageModelSpec:
+    def spec(self, config: Config, source: Source) -> LanguageModelSpec:
         config.require("scale_attn_weights", True, default=True)
         config.require("scale_attn_by_inverse_layer_idx", False, default=False)
         config.require("add_cross_attention", False, default=False)
@@ -73,7 +79,7 @@ class GPT2(Decoder):
             norm_eps=config.number("layer_norm_epsilon", default=1e-5),
             dropout=dropout,
             input_dropout=config.number("embd_pdrop", default=0.1),
-            tied=self.is_tied(config, folder),
+            tied=self.is_tied(config, source),
         )
 
     def links(self, spec: LanguageModelSpec, prefix: str) -> list[Link]:
@@ -133,7 +139,7 @@ class GPTNeoX(Decoder):
     positions = ("rotary",)
     own_head = "embed_out.weight"
 
-    def spec(self, config: Config, folder: PretrainedFolder) -> LanguageModelSpec:
+    def spec(self, config: Config, source: Source) -> LanguageModelSpec:
         config.require("use_parallel_residual", False, default=True)
         config.require("attention_bias", True, default=True)
         values = Config({**config, **self._rotary(config)}, config.file)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from anaphor.errors import DataError
-from anaphor.interchange.folder import Config, PretrainedFolder
+from anaphor.interchange.folder import Config, Source
 from anaphor.interchange.kind import (
     ACTIVATIONS,
     Kind,
@@ -42,13 +42,13 @@ class Encoder(Kind):
     """Dense layer in the class without a head, after the prefix; empty where there is none."""
     pooler: ClassVar[str] = "tanh"
 
-    def spec(self, config: Config, folder: PretrainedFolder) -> TextEncoderSpec:
+    def spec(self, config: Config, source: Source) -> TextEncoderSpec:
         config.require("is_decoder", False, default=False)
         config.require("position_embedding_type", "absolute", default="absolute")
-        prefix, head = self.prefix_in(folder), f"{self.head}.weight"
-        classes = folder.shape(head)[0] if head in folder.files else None
-        if classes is None and any(name.startswith("classifier.") for name in folder):
-            raise DataError(f"{folder.folder} has a classifier without the tensor {head!r}")
+        prefix, head = self.prefix_in(source), f"{self.head}.weight"
+        classes = source.shape(head)[0] if head in source else None
+        if classes is None and any(name.startswith("classifier.") for name in source):
+            raise DataError(f"{source.path} has a classifier without the tensor {head!r}")
         dense = self.dense_layer(prefix, classes)
         dropout = config.number("hidden_dropout_prob", "dropout", default=0.1)
         own = self.options(config)
@@ -67,7 +67,7 @@ class Encoder(Kind):
             dropout=dropout,
             output_dropout=config.number("classifier_dropout", "seq_classif_dropout", default=dropout),
             pooling="cls",
-            pooler=self.pooler if dense and f"{dense}.weight" in folder.files else "none",
+            pooler=self.pooler if dense and f"{dense}.weight" in source else "none",
             **own,
         )
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,6 +20,7 @@ from anaphor.files import default_permissions, delete, describe_space, write_fil
 from anaphor.user_paths import create_folder, user_path, writing_to
 
 CONFIG, TENSORS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+GENERATION = "generation_config.json"
 MAX_JSON_BYTES = 100_000_000
 """Bytes of a JSON file; the largest tokenizers have a fifth of this."""
 UNSAFE = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
@@ -82,46 +83,86 @@ class Config(dict[str, Any]):
         return found
 
 
+class Source(Protocol):
+    """Where a model comes from: its configuration, its tensors and its tokenizer, as `transformers` names them."""
+
+    path: Path
+    """The folder or file."""
+    config: Config
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The file of the tokenizer, for messages."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, which is not read for it."""
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of finite floating point numbers."""
+
+    def tokenizer_json(self) -> str | None:
+        """The tokenizer as JSON of the library `tokenizers`, where there is one."""
+
+    def end_ids(self) -> list[Any]:
+        """Tokens after which a text has ended, as far as it says; unchecked."""
+
+    def extra(self, name: str) -> dict[str, Any]:
+        """Another JSON file; empty where there is none."""
+
+    def __contains__(self, name: object, /) -> bool:
+        """Whether it has a tensor of this name."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of all tensors."""
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+
+
 class PretrainedFolder:
     """The files of one folder. Tensors are read one by one, when they are asked for."""
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = user_path(Path(folder))
-        if not self.folder.is_dir():
-            raise DataError(f"no folder at {self.folder}: give one with {CONFIG} and {TENSORS}")
-        if not (self.folder / CONFIG).is_file():
-            hint = "; it is a run folder already" if (self.folder / "spec.yaml").is_file() else ""
-            raise DataError(f"{self.folder} has no {CONFIG}: it is not a folder of transformers{hint}")
-        self.config = Config(read_json(self.folder / CONFIG), self.folder / CONFIG)
+        self.path = user_path(Path(folder))
+        if not self.path.is_dir():
+            raise DataError(f"no folder at {self.path}: give one with {CONFIG} and {TENSORS}")
+        if not (self.path / CONFIG).is_file():
+            hint = "; it is a run folder already" if (self.path / "spec.yaml").is_file() else ""
+            raise DataError(f"{self.path} has no {CONFIG}: it is not a folder of transformers{hint}")
+        self.config = Config(read_json(self.path / CONFIG), self.path / CONFIG)
         stored = self._locate()
         self._stored = {_present_name(name): name for name in stored}
         self.files = {_present_name(name): file for name, file in stored.items()}
         """The file of each tensor."""
 
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / TOKENIZER
+
     def _locate(self) -> dict[str, Path]:
-        if (self.folder / INDEX).is_file():
-            by_name = read_json(self.folder / INDEX).get("weight_map")
+        if (self.path / INDEX).is_file():
+            by_name = read_json(self.path / INDEX).get("weight_map")
             if not isinstance(by_name, dict):
-                raise DataError(f"{self.folder / INDEX} has no weight_map")
+                raise DataError(f"{self.path / INDEX} has no weight_map")
             shards = {name: str(shard) for name, shard in by_name.items()}
             for shard in sorted(set(shards.values())):
                 # Not Path.is_file, which raises an OSError for names that no file can have.
-                if Path(shard).name != shard or not os.path.isfile(self.folder / shard):
-                    raise DataError(f"{self.folder} lacks {shard[:100]}, which {INDEX} names")
-            found = {shard: self._names(self.folder / shard) for shard in set(shards.values())}
+                if Path(shard).name != shard or not os.path.isfile(self.path / shard):
+                    raise DataError(f"{self.path} lacks {shard[:100]}, which {INDEX} names")
+            found = {shard: self._names(self.path / shard) for shard in set(shards.values())}
             for name, shard in shards.items():
                 if name not in found[shard]:
-                    raise DataError(f"{self.folder / shard} lacks {name[:100]!r}, which {INDEX} says is there")
-            return {name: self.folder / shard for name, shard in shards.items()}
-        file = self.folder / TENSORS
+                    raise DataError(f"{self.path / shard} lacks {name[:100]!r}, which {INDEX} says is there")
+            return {name: self.path / shard for name, shard in shards.items()}
+        file = self.path / TENSORS
         if not file.is_file():
-            unsafe = [name for name in UNSAFE if (self.folder / name).is_file()]
+            unsafe = [name for name in UNSAFE if (self.path / name).is_file()]
             if unsafe:
                 raise DataError(
-                    f"{self.folder} has its weights in {unsafe[0]} only, which is not read because it can execute code "
+                    f"{self.path} has its weights in {unsafe[0]} only, which is not read because it can execute code "
                     f"or needs another library: save the model with safetensors first"
                 )
-            raise DataError(f"{self.folder} has no {TENSORS}")
+            raise DataError(f"{self.path} has no {TENSORS}")
         return dict.fromkeys(self._names(file), file)
 
     @staticmethod
@@ -139,7 +180,7 @@ class PretrainedFolder:
     def read(self, name: str) -> Tensor:
         """A tensor by its name; one that is not there is refused with the nearest name."""
         if name not in self.files:
-            raise DataError(f"{self.folder} lacks the tensor {name!r}{nearest(name, self.files)}")
+            raise DataError(f"{self.path} lacks the tensor {name!r}{nearest(name, self.files)}")
         with safe_open(self.files[name], "pt") as tensors:
             tensor: Tensor = tensors.get_tensor(self._stored[name])
         if not tensor.is_floating_point():
@@ -150,19 +191,30 @@ class PretrainedFolder:
 
     def tokenizer_json(self) -> str | None:
         """`tokenizer.json`, where there is one."""
-        file = self.folder / TOKENIZER
+        file = self.tokenizer_path
         if not file.is_file():
             return None
         read_json(file)
         return file.read_text(encoding="utf-8")
 
+    def end_ids(self) -> list[Any]:
+        """Those that generation ends with in `transformers`."""
+        ids = self.extra(GENERATION).get("eos_token_id", self.config.get("eos_token_id"))
+        return ids if isinstance(ids, list) else [ids]
+
     def extra(self, name: str) -> dict[str, Any]:
         """Another JSON file of the folder; empty where there is none."""
-        file = self.folder / name
+        file = self.path / name
         return read_json(file) if file.is_file() else {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.files
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
 
 
 def _present_name(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anaphor.errors import DataError
-from anaphor.interchange.folder import Config, PretrainedFolder
+from anaphor.interchange.folder import Config, Source
 from anaphor.models.spec import BackboneSpec
 
 ACTIVATIONS = {
@@ -25,9 +25,10 @@ ACTIVATIONS = {
 _THEIRS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 BUFFERS = (".position_ids", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".masked_bias", ".inv_freq")
 """Ends of the names of tensors that are no weights."""
-Form = Literal["same", "batched", "transposed", "stacked", "by-head"]
-"""same; batched: with an axis of size one before the others; transposed: a matrix the other way round; stacked: several
-tensors one below the other; by-head: query, key and value of each head together, where ours has all queries first."""
+Form = Literal["same", "batched", "depthwise", "transposed", "stacked", "by-head"]
+"""same; batched: with an axis of size one before the others; depthwise: with one behind the first; transposed: a matrix
+the other way round; stacked: several tensors one below the other; by-head: query, key and value of each head together,
+where ours has all queries first."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,18 @@ class Link:
     form: Form = "same"
     heads: int = 1
     """Number of heads, for `by-head`."""
+    sizes: tuple[int, ...] = ()
+    """Number of rows of each tensor, for `stacked`; () where all have as many."""
 
     def shapes(self, ours: Sequence[int]) -> list[tuple[int, ...]]:
         """Shapes of their tensors, given that of ours."""
         if self.form == "stacked":
-            return [(ours[0] // len(self.theirs), *ours[1:])] * len(self.theirs)
+            count = len(self.theirs)
+            return [(rows, *ours[1:]) for rows in self.sizes or (ours[0] // count,) * count]
         if self.form == "batched":
             return [(1, *ours)]
+        if self.form == "depthwise":
+            return [(ours[0], 1, *ours[1:])]
         return [tuple(reversed(ours)) if self.form == "transposed" else tuple(ours)]
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -55,6 +61,8 @@ class Link:
                 return torch.cat(list(tensors))
             case "batched":
                 return tensors[0][0]
+            case "depthwise":
+                return tensors[0][:, 0]
             case "transposed":
                 return tensors[0].t()
             case "by-head":
@@ -66,9 +74,11 @@ class Link:
         """Our parameter as their tensors."""
         match self.form:
             case "stacked":
-                return list(parameter.chunk(len(self.theirs)))
+                return list(parameter.split(self.sizes or parameter.shape[0] // len(self.theirs)))
             case "batched":
                 return [parameter[None]]
+            case "depthwise":
+                return [parameter[:, None]]
             case "transposed":
                 return [parameter.t()]
             case "by-head":
@@ -86,8 +96,8 @@ class Kind(ABC):
     """A tensor that every model of this kind has, without the prefix."""
 
     @abstractmethod
-    def spec(self, config: Config, folder: PretrainedFolder) -> BackboneSpec:
-        """Our spec of the model in a folder."""
+    def spec(self, config: Config, source: Source) -> BackboneSpec:
+        """Our spec of the model in a folder or file."""
 
     @abstractmethod
     def links(self, spec: Any, prefix: str) -> list[Link]:
@@ -101,9 +111,13 @@ class Kind(ABC):
     def config(self, spec: Any, labels: Sequence[str] | None) -> dict[str, Any]:
         """`config.json` for a spec that fits."""
 
-    def prefix_in(self, folder: PretrainedFolder) -> str:
-        """The prefix that the names of tensors in a folder have."""
-        return self.prefix if f"{self.prefix}{self.probe}" in folder.files else ""
+    def resembles(self, model: nn.Module) -> bool | None:
+        """Whether our model has the marks of this kind, so that its misfit is told; None for a kind without marks."""
+        return None
+
+    def prefix_in(self, source: Source) -> str:
+        """The prefix that the names of its tensors have."""
+        return self.prefix if f"{self.prefix}{self.probe}" in source else ""
 
     def is_ignored(self, name: str) -> bool:
         """Whether a tensor may be left out silently."""
@@ -124,15 +138,12 @@ def label_config(labels: Sequence[str] | None) -> dict[str, Any]:
     }
 
 
-def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str) -> str:
-    """Why a stack of layers is not one of plain attention as other libraries have it; empty where it is."""
-    mixers = sorted(set(spec.mixers_by_layer) - {"attention"})
-    if mixers:
-        return f"it has {', '.join(mixers)} layers; only a stack of attention layers has a stock class"
-    for name in ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts"):
-        values = getattr(spec, name)
-        if len(set(values)) > 1 or (values and name != "layer_dropouts"):
-            return f"its layers differ: {name}={values}"
+def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str, free: Collection[str] = ()) -> str:
+    """Why a stack of layers is not one of plain attention as other libraries have it; empty where it is. Of the options
+    in `free` their class has other values as well."""
+    reason = layers_misfit(spec, "attention")
+    if reason:
+        return reason
     block = spec.blocks()[0]
     mixer: Any = block.mixer
     wanted: Mapping[str, tuple[Any, Any]] = {
@@ -159,12 +170,30 @@ def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str) -> str:
         "head_width": (mixer.sizes.head_width, spec.width // mixer.sizes.heads),
         "embedding": (spec.width_in, spec.width),
     }
+    reason = first_difference({name: pair for name, pair in wanted.items() if name not in free})
+    if not reason and block.feedforward and "activation" not in free and spec.activation not in _THEIRS:
+        return f"the activation of its feed-forward networks is {spec.activation!r}, and the stock class has no gate"
+    return reason or ("" if block.feedforward else "it has no feed-forward networks")
+
+
+def layers_misfit(spec: BackboneSpec, mixer: str) -> str:
+    """Why a stack does not consist of equal layers with this mixer."""
+    others = sorted(set(spec.mixers_by_layer) - {mixer})
+    if others:
+        return f"it has {', '.join(others)} layers; only a stack of {mixer} layers has a stock class"
+    for name in ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_short_convs"):
+        values = getattr(spec, name)
+        if len(set(values)) > 1 or (values and name != "layer_dropouts"):
+            return f"its layers differ: {name}={values}"
+    return ""
+
+
+def first_difference(wanted: Mapping[str, tuple[Any, Any]]) -> str:
+    """The first option whose value is another one than the second of the pair, the one of the stock class."""
     for name, (value, needed) in wanted.items():
         if value != needed:
             return f"its {name} is {value!r}, and the stock class has {needed!r}"
-    if block.feedforward and spec.activation not in _THEIRS:
-        return f"the activation of its feed-forward networks is {spec.activation!r}, and the stock class has no gate"
-    return "" if block.feedforward else "it has no feed-forward networks"
+    return ""
 
 
 def block_shape(spec: BackboneSpec) -> tuple[int, int, int]:
@@ -173,7 +202,9 @@ def block_shape(spec: BackboneSpec) -> tuple[int, int, int]:
     return len(spec.mixers_by_layer), block.mixer.heads, block.feedforward
 
 
-def link(ours: str, *theirs: str, form: Form = "same", heads: int = 1, bias: bool = True) -> list[Link]:
+def link(
+    ours: str, *theirs: str, form: Form = "same", heads: int = 1, sizes: tuple[int, ...] = (), bias: bool = True
+) -> list[Link]:
     """Links of weight and bias of a linear map or a norm."""
     form = "stacked" if len(theirs) > 1 else form
     names = ("weight", "bias") if bias else ("weight",)
@@ -181,8 +212,9 @@ def link(ours: str, *theirs: str, form: Form = "same", heads: int = 1, bias: boo
         Link(
             f"{ours}.{part}",
             tuple(f"{name}.{part}" for name in theirs),
-            "same" if part == "bias" and form == "transposed" else form,
+            "same" if part == "bias" and form in ("transposed", "depthwise") else form,
             heads,
+            sizes,
         )
         for part in names
     ]

@@ -17,16 +17,22 @@ from anaphor.data.pretrained_tokenizer import PretrainedTokenizer, tokenizer_jso
 from anaphor.errors import ConfigError, DataError
 from anaphor.interchange.decoders import GPT2, GPTNeoX
 from anaphor.interchange.encoders import Bert, DistilBert, MPNet, Roberta
-from anaphor.interchange.folder import TOKENIZER, Config, PretrainedFolder, write_folder
+from anaphor.interchange.folder import TOKENIZER, Config, PretrainedFolder, Source, write_folder
+from anaphor.interchange.gguf_source import GGUFSource
 from anaphor.interchange.kind import Kind, collect, scatter
+from anaphor.interchange.llama import Llama, Mistral, Qwen2, Qwen3
+from anaphor.interchange.mamba2 import Mamba2
 from anaphor.interchange.vision import ViT
 from anaphor.training.pretrained import Pretrained
+from anaphor.user_paths import user_path
 
-KINDS: dict[str, Kind] = {
-    kind.model_type: kind for kind in (Bert(), Roberta(), DistilBert(), MPNet(), GPT2(), GPTNeoX(), ViT())
-}
+ENCODERS: tuple[Kind, ...] = (Bert(), Roberta(), DistilBert(), MPNet())
+DECODERS: tuple[Kind, ...] = (GPT2(), GPTNeoX(), Llama(), Mistral(), Qwen2(), Qwen3(), Mamba2())
+KINDS: dict[str, Kind] = {kind.model_type: kind for kind in (*ENCODERS, *DECODERS, ViT())}
 PREPROCESSOR = "preprocessor_config.json"
 SHOWN = 3
+MAX_SPARE_ROWS = 0.01
+"""Rows of the table of embeddings without a token, as a share of the tokens: tables are filled up to round sizes."""
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id")
 
 
@@ -44,8 +50,8 @@ class NoInitialization(TorchFunctionMode):
 
 
 def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Pretrained:
-    """The model in a folder, in evaluation mode. Nothing in the folder is executed."""
-    source = PretrainedFolder(folder)
+    """The model in a folder or in a GGUF file, in evaluation mode. Nothing in it is executed."""
+    source = open_source(folder)
     config = source.config
     kind = KINDS.get(str(config.get("model_type")))
     if kind is None:
@@ -54,8 +60,8 @@ def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -
         )
     prefix = kind.prefix_in(source)
     layers = config.integer("num_hidden_layers", "n_layer", "n_layers")
-    if layers > len(source.files):  # before a model of so many is built
-        raise DataError(f"{config.file}: {layers:,} layers do not fit the {len(source.files):,} tensors of the folder")
+    if layers > len(source):  # before a model of so many is built
+        raise DataError(f"{config.file}: {layers:,} layers do not fit the {len(source):,} tensors that are there")
     try:
         spec = kind.spec(config, source)
         with torch.device("meta"), NoInitialization():
@@ -69,9 +75,9 @@ def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -
     tensors = collect(
         links,
         shapes,
-        lambda name: source.shape(name) if name in source.files else None,
+        lambda name: source.shape(name) if name in source else None,
         lambda name: source.read(name).to(dtype),
-        str(source.folder),
+        str(source.path),
     )
     model.load_state_dict(tensors, assign=True)
     used = {name for one in links for name in one.theirs}
@@ -92,19 +98,26 @@ def read_pretrained(folder: Path | str, *, dtype: torch.dtype = torch.float32) -
     )
 
 
-def _tokenizer(source: PretrainedFolder, text: str, config: Config) -> PretrainedTokenizer:
+def open_source(path: Path | str) -> Source:
+    """A folder of `transformers`, or a GGUF file."""
+    given = user_path(Path(path))
+    return GGUFSource(given) if given.suffix.lower() == ".gguf" or given.is_file() else PretrainedFolder(given)
+
+
+def _tokenizer(source: Source, text: str, config: Config) -> PretrainedTokenizer:
     size = config.integer("vocab_size")
     ids = {name: value for name in _TOKEN_IDS if type(value := config.get(name)) is int and 0 <= value < size}
     boundary = ids.get("cls_token_id", ids.get("bos_token_id", ids.get("eos_token_id")))
+    ends = tuple(number for number in source.end_ids() if type(number) is int and 0 <= number < size)
     tokenizer = PretrainedTokenizer.from_text(
-        text, where=str(source.folder / TOKENIZER), boundary=boundary, pad=ids.get("pad_token_id")
+        text, where=str(source.tokenizer_path), boundary=boundary, pad=ids.get("pad_token_id"), ends=ends
     )
-    if len(tokenizer) != size:
+    if not len(tokenizer) <= size <= len(tokenizer) * (1 + MAX_SPARE_ROWS):
         raise DataError(
-            f"{source.folder / TOKENIZER} has {len(tokenizer):,} tokens, but the model has a vocabulary of {size:,}: "
+            f"{source.tokenizer_path} has {len(tokenizer):,} tokens, but the model has a vocabulary of {size:,}: "
             f"it is the tokenizer of another model"
         )
-    return tokenizer
+    return tokenizer.with_size(size)
 
 
 def _warn_about_ids(config: Config, size: int | None) -> list[str]:
@@ -115,14 +128,14 @@ def _warn_about_ids(config: Config, size: int | None) -> list[str]:
     ]
 
 
-def _warn_about_unused(source: PretrainedFolder, unused: Sequence[str]) -> list[str]:
+def _warn_about_unused(source: Source, unused: Sequence[str]) -> list[str]:
     if not unused:
         return []
     more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
-    return [f"{source.folder}: not converted: {', '.join(unused[:SHOWN])}{more}"]
+    return [f"{source.path}: not converted: {', '.join(unused[:SHOWN])}{more}"]
 
 
-def _normalization(source: PretrainedFolder, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(source: Source, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation that pixels from 0 to 1 are normalized by; one half each where the folder does not
     say. Another scale of pixels is part of them."""
     extra = source.extra(PREPROCESSOR)
@@ -134,13 +147,13 @@ def _normalization(source: PretrainedFolder, channels: int) -> tuple[tuple[float
             or len(values) != channels
             or not all(isinstance(one, float | int) for one in values)
         ):
-            raise DataError(f"{source.folder / PREPROCESSOR}: {name} must be {channels} numbers, but it is {values!r}")
+            raise DataError(f"{source.path / PREPROCESSOR}: {name} must be {channels} numbers, but it is {values!r}")
         found.append(tuple(float(one) for one in values))
     if extra.get("do_normalize", True) is False:
         found = [(0.0,) * channels, (1.0,) * channels]
     factor = extra.get("rescale_factor", 1 / 255) if extra.get("do_rescale", True) is not False else 1.0
     if type(factor) not in (int, float) or not 0 < factor < math.inf:
-        raise DataError(f"{source.folder / PREPROCESSOR}: rescale_factor must be a number above 0, not {factor!r}")
+        raise DataError(f"{source.path / PREPROCESSOR}: rescale_factor must be a number above 0, not {factor!r}")
     if not math.isclose(scale := 255 * factor, 1):
         found = [tuple(one / scale for one in values) for values in found]
     return found[0], found[1]
@@ -157,7 +170,9 @@ def write_pretrained(pretrained: Pretrained, folder: Path | str) -> list[Path]:
     reasons = {name: kind.misfit(model) for name, kind in KINDS.items()}
     name = next((name for name, reason in reasons.items() if not reason), None)
     if name is None:
-        raise ConfigError(f"no class of transformers computes what this model computes: {_nearest_reason(reasons)}")
+        raise ConfigError(
+            f"no class of transformers computes what this model computes: {_nearest_reason(model, reasons)}"
+        )
     kind = KINDS[name]
     spec: Any = model.spec
     tensors = scatter(kind.links(spec, _prefix(kind, spec)), dict(model.named_parameters()))
@@ -173,9 +188,11 @@ def _prefix(kind: Kind, spec: Any) -> str:
     return "" if hasattr(spec, "vocabulary") and getattr(spec, "classes", 1) is None else kind.prefix
 
 
-def _nearest_reason(reasons: dict[str, str]) -> str:
+def _nearest_reason(model: nn.Module, reasons: dict[str, str]) -> str:
     """The reason of the kind that is nearest: not that it is another sort of model."""
-    misfits = [reason for reason in dict.fromkeys(reasons.values()) if not reason.startswith("it is a ")]
+    resembles = {name: KINDS[name].resembles(model) for name in reasons}
+    nearest = [name for name in reasons if resembles[name]] or [name for name in reasons if resembles[name] is None]
+    misfits = [reason for name, reason in reasons.items() if name in nearest and not reason.startswith("it is a ")]
     by_position = [reason for reason in misfits if not reason.startswith("its position encoding")]
     return "; ".join((by_position or misfits)[:1]) or next(iter(reasons.values()))
 
@@ -184,7 +201,8 @@ def _token_ids(pretrained: Pretrained) -> dict[str, Any]:
     tokenizer = pretrained.tokenizer
     if tokenizer is None:
         return {}
-    return {"bos_token_id": tokenizer.boundary, "eos_token_id": tokenizer.boundary}
+    first, *others = tokenizer.ends or (tokenizer.boundary,)
+    return {"bos_token_id": tokenizer.boundary, "eos_token_id": [first, *others] if others else first}
 
 
 def _files(pretrained: Pretrained, config: dict[str, Any]) -> dict[str, str]:

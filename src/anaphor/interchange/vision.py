@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from anaphor.errors import DataError
-from anaphor.interchange.folder import Config, PretrainedFolder
+from anaphor.interchange.folder import Config, Source
 from anaphor.interchange.kind import (
     ACTIVATIONS,
     Kind,
@@ -26,12 +26,12 @@ from anaphor.models.image_spec import ImageModelSpec
 class ViT(Kind):
     model_type, prefix, probe = "vit", "vit.", "embeddings.cls_token"
 
-    def spec(self, config: Config, folder: PretrainedFolder) -> ImageModelSpec:
+    def spec(self, config: Config, source: Source) -> ImageModelSpec:
         config.require("qkv_bias", True, default=True)
-        if "classifier.weight" not in folder.files:
-            raise DataError(f"{folder.folder} has no classifier: convert a folder of ViTForImageClassification")
+        if "classifier.weight" not in source:
+            raise DataError(f"{source.path} has no classifier: convert a folder of ViTForImageClassification")
         return ImageModelSpec(
-            classes=folder.shape("classifier.weight")[0],
+            classes=source.shape("classifier.weight")[0],
             channels=config.integer("num_channels", default=3),
             image_size=config.integer("image_size", default=224),
             patch_size=config.integer("patch_size", default=16),

@@ -167,9 +167,11 @@ class LanguageModelExperiment(Experiment):
         check_sampling(beam, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         ids = self.tokenizer.encode_prompt(prompt)
         if beam is not None:
-            return self.tokenizer.decode(beam_search(self.model, ids, tokens, beam)[0].tokens)
-        sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
-        return self.tokenizer.decode(list(generate(self.model, ids, tokens, sampler, seed=seed)))
+            new: Iterable[int] = beam_search(self.model, ids, tokens, beam)[0].tokens
+        else:
+            sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p)
+            new = generate(self.model, ids, tokens, sampler, seed=seed)
+        return self.tokenizer.decode(list(self.tokenizer.until_end(new)))
 
     def encode(self, text: str) -> Tensor:
         """Ids of a text after the start token, as `score`, `look` and `generate` read it. [1, T]"""

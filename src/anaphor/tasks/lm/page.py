@@ -142,7 +142,8 @@ def continue_text(
     if at is not None and at >= len(prompt):
         raise ConfigError(f"at={at}: the text has the tokens 0 to {len(prompt) - 1:,}")
     prompt = prompt if at is None else prompt[: at + 1]
-    found = list(generate(experiment.model, prompt, tokens, Sampler(temperature=temperature), seed=seed))
+    new = generate(experiment.model, prompt, tokens, Sampler(temperature=temperature), seed=seed)
+    found = list(tokenizer.until_end(new))
     return {
         "text": tokenizer.decode(found),
         "tokens": [tokenizer.tokens[token] for token in found],
