@@ -1,4 +1,4 @@
-"""Files that come with the program, found by name: recipes, studies and examples."""
+"""Files that come with the program, found by name: recipes, studies, examples and the documentation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from pathlib import Path
 
 from anaphor.user_paths import user_path
 
-EXAMPLES = Path(__file__).with_name("examples")
+PACKAGE = Path(__file__).parent
+EXAMPLES = PACKAGE / "examples"
 """Files to try, to read and to copy: parts for `--import`, functions for `trace`, studies."""
 NOTEBOOKS = EXAMPLES / "notebooks"
+DOCS = "docs"
+"""Folder of the documentation in an installed package."""
+
+
+def find_docs() -> Path | None:
+    """The pages of the documentation: in the package, or beside it in a checkout; None where there are none."""
+    folders = (PACKAGE / DOCS, PACKAGE.parents[1] / DOCS)
+    return next((folder for folder in folders if (folder / "index.md").is_file()), None)
 
 
 def files_by_name(folder: Path, ending: str) -> dict[str, Path]:

@@ -29,6 +29,7 @@ NEEDS = {
     "course/003.md": ("interchange", "labs", "trace"),
     "evaluation.md": ("extras",),
     "for-students.md": ("course",),
+    "for-teachers.md": ("course",),
     "handouts.md": ("course",),
     "interchange.md": ("interchange",),
     "labs/backprop.md": ("labs", "trace"),

@@ -34,6 +34,7 @@ GUIDES = {
     "trace": ["../trace.md"],
     "lab": ["../labs/index.md"],
     "adapter": ["../grading.md#otter-and-nbgrader"],
+    "bundle": ["../for-teachers.md#a-room-without-a-network"],
     "check": ["../check.md"],
     "grade": ["../grading.md"],
     "handout": ["../handouts.md"],

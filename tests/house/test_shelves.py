@@ -18,7 +18,7 @@ VERBS = {
     "studies": ("study",),
     "trace": ("trace",),
     "labs": ("lab",),
-    "course": ("adapter", "check", "grade", "handout", "hint", "leaderboard"),
+    "course": ("adapter", "bundle", "check", "grade", "handout", "hint", "leaderboard"),
     "web": ("runs", "serve", "report"),
 }
 FUNCTIONS = {

@@ -1,4 +1,4 @@
-"""For teachers and their students: checks of a student's own implementations against ours."""
+"""For teachers and their students: handouts, checks of a student's own implementations, grading, bundles."""
 
 from anaphor.registry import register_verb
 
@@ -14,4 +14,7 @@ def register() -> None:
     register_verb("leaderboard", "rank the runs of submissions, with ties", "anaphor.course.leaderboard_verb:run")
     register_verb(
         "adapter", "write the checks of a course sheet for Otter or nbgrader", "anaphor.course.adapter_verb:run"
+    )
+    register_verb(
+        "bundle", "pack a course for a room without a network into one file", "anaphor.course.bundle_verb:run"
     )
