@@ -1,8 +1,8 @@
-"""The recurrences with a memory for each head, computed in chunks.
+"""The recurrences, computed in chunks.
 
-On a CPU against the readable twin that goes token by token, at 1,024 tokens. On a GPU at 8 × 2,048 tokens, 8 heads of
-64, forward and backward, inputs in bfloat16 and all of a pass captured as one CUDA graph: against flash attention of
-the same shape, and against `fla-core` where its kernels are installed and run.
+On a CPU against the readable twin that goes token by token, at 1,024 tokens; also those whose state is a vector. On a
+GPU at 8 × 2,048 tokens, 8 heads of 64, forward and backward, inputs in bfloat16 and all of a pass captured as one CUDA
+graph: against flash attention of the same shape, and against `fla-core` where its kernels are installed and run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from anaphor.mixers.recurrences.layer import CHUNKS
 from anaphor.mixers.recurrences.matrix_state import Steps, chunkwise, initial_memory, recurrent
 from anaphor.mixers.recurrences.rwkv7 import RWKV7, SLOWEST
+from anaphor.mixers.recurrences.vector_layer import CHUNKS as VECTOR_CHUNKS
+from anaphor.mixers.recurrences.vector_state import recurrent as recurrent_by_channel
+from anaphor.mixers.recurrences.vector_state import scan
 from benchmarks.timing import Finding, estimate_ratio, mean_seconds, run_steps, time_alternately
 
 MIN_RATIO = 10.0
@@ -27,7 +30,11 @@ SHAPES = {"cpu": ((1, 4, 1024, 32), (1, 4, 1024, 64)), "cuda": ((8, 8, 2048, 64)
 """Rows, heads, tokens, and the width of keys and values."""
 STEPS = {"cpu": 1, "cuda": 20}
 """Passes that are timed together."""
-KINDS = ("retention", "gla", "delta", "gated-delta", "gated-delta by channel", "mamba2", "rwkv7")
+KINDS = ("retention", "gla", "delta", "gated-delta", "gated-delta by channel", "mamba2", "rwkv7", "mlstm")
+VECTORS = "min-gru, min-lstm, rg-lru"
+"""They share one scan."""
+CHANNELS = (128, 256)
+"""Channels of a vector: as many as all heads of a memory have keys."""
 FLA = {
     "retention": ("retention", "chunk_retention"),
     "gla": ("gla", "chunk_gla"),
@@ -35,6 +42,7 @@ FLA = {
     "gated-delta": ("gated_delta_rule", "chunk_gated_delta_rule"),
     "gated-delta by channel": ("kda", "chunk_kda"),
     "mamba2": ("simple_gla", "chunk_simple_gla"),
+    "mlstm": ("simple_gla", "chunk_simple_gla"),
     "rwkv7": ("rwkv7", "chunk_rwkv7"),
 }
 """Module of `fla.ops` and function that computes the same."""
@@ -68,6 +76,8 @@ def to_steps(kind: str, inputs: Mapping[str, Tensor]) -> Steps:
     """The steps of a memory, in single precision, as the layers compute them."""
     given = {name: x.float() for name, x in inputs.items()}
     q, k, v, g = given["q"], given["k"], given["v"], given.get("g")
+    if kind == "mlstm":  # its normalizer is a column for a value that is one
+        return Steps(q, k, F.pad(v, (0, 1), value=1.0), g)
     if kind == "rwkv7":
         assert g is not None, "it decays"
         return Steps(q, k, v, g, b=-k * (-g).exp(), a=k * given["rate"])
@@ -86,11 +96,29 @@ def forward_backward(form: Callable[..., tuple[Tensor, Tensor]], kind: str, inpu
     """Outputs and all gradients."""
     steps = to_steps(kind, inputs)
     y, _ = form(steps, initial_memory(steps))
-    torch.autograd.grad(y.to(inputs["v"].dtype).sum(), list(inputs.values()))
+    back_propagate(y, inputs)
+
+
+def back_propagate(y: Tensor, inputs: Mapping[str, Tensor]) -> None:
+    """All gradients, from one of the outputs as a layer behind them would give it: that of a plain sum is one number
+    for all outputs, with which some products are slow."""
+    torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y, memory_format=torch.contiguous_format))
+
+
+def forward_backward_by_channel(form: Callable[..., Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """States and all gradients of a recurrence whose state is a vector."""
+    decay, added = inputs["decay"], inputs["added"]
+    back_propagate(form(decay, added, torch.zeros_like(added[:, 0])), inputs)
+
+
+def stack_steps(decay: Tensor, added: Tensor, hidden: Tensor) -> Tensor:
+    """The twin of `scan`."""
+    return torch.stack(recurrent_by_channel(decay, added, hidden), dim=1)
 
 
 def count_ticks(pairs: int, device: torch.device) -> int:
-    return pairs * len(KINDS) * len(SHAPES[device.type])
+    vectors = len(CHANNELS) if device.type == "cpu" else 0
+    return pairs * (len(KINDS) * len(SHAPES[device.type]) + vectors)
 
 
 def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> list[Finding]:
@@ -98,12 +126,15 @@ def measure(pairs: int, device: torch.device, tick: Callable[[str], None]) -> li
     torch.manual_seed(0)
     measure_kind = measure_on_gpu if device.type == "cuda" else measure_on_cpu
     cases = [(kind, shape) for shape in SHAPES[device.type] for kind in KINDS]
-    return [
+    findings = [
         finding
         for kind, shape in cases
         for finding in measure_kind(describe(kind, shape), kind, draw_inputs(kind, shape, device), pairs,
                                     partial(tick, kind))
     ]  # fmt: skip
+    if device.type == "cpu":
+        findings += [measure_vectors(channels, pairs, partial(tick, VECTORS)) for channels in CHANNELS]
+    return findings
 
 
 def describe(kind: str, shape: Shape) -> str:
@@ -116,10 +147,25 @@ def measure_on_cpu(
 ) -> Iterator[Finding]:
     """Against the twin."""
     chunks, twin = (partial(forward_backward, form, kind, inputs) for form in (chunked(kind, "cpu"), recurrent))
+    yield compare_with_twin(what, chunks, twin, pairs, tick)
+
+
+def measure_vectors(channels: int, pairs: int, tick: Callable[[], None]) -> Finding:
+    """A state that is a vector, against the twin."""
+    decay, added = torch.rand(1, 1024, channels), torch.randn(1, 1024, channels)
+    inputs = {name: x.float().requires_grad_() for name, x in {"decay": decay, "added": added}.items()}
+    forms = (partial(scan, chunk=VECTOR_CHUNKS["cpu"]), stack_steps)
+    chunks, twin = (partial(forward_backward_by_channel, form, inputs) for form in forms)
+    what = f"{VECTORS}, 1 × 1,024 tokens, {channels} channels, forward and backward"
+    return compare_with_twin(what, chunks, twin, pairs, tick)
+
+
+def compare_with_twin(what: str, chunks: Pass, twin: Pass, pairs: int, tick: Callable[[], None]) -> Finding:
+    """How many times as fast the parallel form is."""
     times = time_alternately(chunks, twin, pairs, tick)
     ratio = estimate_ratio(times)
     ours, theirs = (1e3 * seconds for seconds in mean_seconds(times))
-    yield ratio.to_finding(
+    return ratio.to_finding(
         what,
         "its twin, token by token",
         promise=f"at least {MIN_RATIO:g} ×",
@@ -157,7 +203,7 @@ def attention(inputs: Mapping[str, Tensor]) -> None:
     """Causal softmax attention, forward and backward."""
     q, k, v = (inputs[name] for name in "qkv")
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    torch.autograd.grad(y.sum(), (q, k, v))
+    back_propagate(y, {"q": q, "k": k, "v": v})
 
 
 def fla_pass(kind: str, inputs: Mapping[str, Tensor]) -> Pass:
@@ -173,14 +219,13 @@ def fla_pass(kind: str, inputs: Mapping[str, Tensor]) -> Pass:
             y = function(r=q, w=given["g"], k=k, v=v, a=-k, b=k * given["rate"])[0]
         elif kind == "retention":
             y = function(q, k, v)[0]
-        elif kind == "mamba2":
+        elif kind in ("mamba2", "mlstm"):
             y = function(q, k, v, g=given["g"])[0]
         elif kind == "gla":
             y = function(q, k, v, given["g"])[0]
         else:
             y = function(q, k, v, **given)[0]
-        used = [x for key, x in leaves.items() if kind != "retention" or key != "g"]
-        torch.autograd.grad(y.sum(), used)
+        back_propagate(y, {key: x for key, x in leaves.items() if kind != "retention" or key != "g"})
 
     return capture(work)
 

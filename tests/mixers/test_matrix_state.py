@@ -96,6 +96,24 @@ def test_the_second_derivative_is_that_of_the_outputs(decay, correction):
     assert torch.autograd.gradgradcheck(run, leaves)
 
 
+@pytest.mark.parametrize("total", [-39.0, -41.0])
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_single_precision_is_enough_on_both_sides_of_where_decays_are_divided(correction, total):
+    """Within a chunk of 32 tokens decays by channel are divided by one another up to a sum of -40."""
+    steps = draw_steps(64, "channel", correction)._replace(log_decay=torch.full((2, 3, 64, 4), total / 32))
+    steps = steps.map(lambda part: part.clone().requires_grad_())
+    expected, _ = recurrent(steps, initial_memory(steps))
+    narrow = steps.map(lambda part: part.detach().float().requires_grad_())
+    y, _ = chunkwise(narrow, initial_memory(narrow), 32)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)
+    probe = torch.randn_like(expected)
+    for wide, other in zip(steps, narrow, strict=True):
+        if wide is not None:
+            one = torch.autograd.grad(expected, wide, probe, retain_graph=True)[0]
+            two = torch.autograd.grad(y, other, probe.float(), retain_graph=True)[0]
+            torch.testing.assert_close(two.double(), one, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("decay", ["head", "channel"])
 def test_a_decay_that_forgets_everything_at_once_leaves_finite_gradients(decay):
     steps = draw_steps(70, decay, "delta", strength=1e30)

@@ -19,7 +19,8 @@ however strong the decay. Shapes: B rows, H heads, T tokens, N chunks of C token
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -110,90 +111,131 @@ def recurrent(steps: Steps, memory: Tensor, listen: Callable[[Tensor], None] | N
 def chunkwise(steps: Steps, memory: Tensor, chunk: int, least: float = -torch.inf) -> tuple[Tensor, Tensor]:
     """The same as `recurrent`, with matrix products over chunks of so many tokens (a power of two).
 
-    Within a chunk every quantity is linear in the memory at its start: outputs are Y + Q S, and the memory at its end
-    is M S + N. All of Y, Q, M and N are computed at once; only S goes from chunk to chunk. `least`: no logarithm of a
-    decay is below this, which makes decays by channel faster.
+    Within a chunk everything is linear in the memory S at its start. All factors are computed at once for all chunks;
+    what goes from chunk to chunk is only S, and what is corrected, which depends on it. `least`: no logarithm of a
+    decay is below this, which may make decays by channel faster.
     """
-    tokens = steps.q.shape[2]
+    rows, heads, tokens, _ = steps.q.shape
     size = min(chunk, 1 << (tokens - 1).bit_length())
-    y, q, m, n = _solve_chunks(steps.map(lambda part: _split(part, size)), _safe_block(size, least))
-    starts, added = [], n.unbind(2)
-    factors = [None] * len(added) if m is None else m.unbind(2)
-    for factor, new in zip(factors, added, strict=True):
-        starts.append(memory)
-        memory = new + (memory if factor is None else factor @ memory if steps.b is not None else factor * memory)
-    y = y + q @ torch.stack(starts, dim=2)
-    return y.flatten(2, 3)[:, :, :tokens], memory
+    q, k, v, log_decay, b, a = steps.map(lambda part: _split(part, size))
+    g = left = None
+    forget = Forgetting()
+    q_past, b_past = q, b  # read what a token finds of S
+    if log_decay is not None:
+        g = log_decay.cumsum(-2)
+        past, last = g.exp(), g[..., -1:, :]
+        q_past, b_past = q * past, None if b is None else b * past
+        if can_be_divided(g, least):  # exp(g_t - g_s) = exp(g_t) / exp(g_s)
+            growth = (-g).exp()
+            q, b, k, a, g = q_past, b_past, k * growth, None if a is None else a * growth, None
+            forget = Forgetting(after=last.exp().mT)
+        else:
+            left = (last - g).exp()
+            forget = Forgetting(before=last.exp().mT)
+    k_left = k if left is None else k * left
+    memory = memory.flatten(0, 1)
+    if b is None or b_past is None:
+        (w,) = decayed_products([q], [k], g)
+        starts, memory = _carry(memory, k_left.mT @ v, forget)
+        y = w.tril() @ v
+    elif a is None:  # the delta rule writes x = v - u along k, where u is what the memory says
+        w, c = decayed_products([q, b], [k], g)
+        starts, x, memory = _carry_corrected(memory, _solve(c, v, -b_past), k_left, None, forget)
+        y = w.tril() @ x
+    else:
+        w_k, w_a, c_k, c_a = decayed_products([q, b], [k, a], g)
+        a_left, correction = a if left is None else a * left, _solve(-c_a, c_k.tril(-1) @ v, b_past)
+        starts, u, memory = _carry_corrected(memory, correction, a_left, k_left.mT @ v, forget)
+        y = _add_product(w_k.tril() @ v, w_a.tril(), u)
+    y = _add_product(y, q_past, starts).flatten(1, 2)[:, :tokens]
+    return y.unflatten(0, (rows, heads)), memory.unflatten(0, (rows, heads))
 
 
 def _split(x: Tensor, size: int) -> Tensor:
-    """[B, H, T, ·] -> [B, H, N, C, ·]; zeros behind the last token change nothing."""
+    """[B, H, T, ·] -> [B H, N, C, ·]; zeros behind the last token change nothing."""
     missing = -x.shape[2] % size
-    chunks: Tensor = (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, size))
+    chunks: Tensor = (F.pad(x, (0, 0, 0, missing)) if missing else x).flatten(0, 1).unflatten(1, (-1, size))
     return chunks
 
 
-def _safe_block(size: int, least: float) -> int:
-    """The largest block, a power of two up to the size of a chunk, in which decays may be divided by one another: the
-    logarithm from its middle to its ends stays within `SAFE`."""
-    block = 1
-    while block < size and block * -least <= SAFE:
-        block *= 2
-    return block
+def can_be_divided(g: Tensor, least: float) -> bool:
+    """Whether decays by channel may be divided by one another within a chunk without an overflow: where they are known
+    to be so weak, and on a CPU, which need not wait for values, where they are found to be. `g` [.., C, K] is the sum
+    of their logarithms."""
+    if g.shape[-1] == 1:  # one number for a pair of tokens: there is nothing to gain
+        return False
+    if -least * g.shape[-2] <= SAFE:
+        return True
+    return g.device.type == "cpu" and not torch.compiler.is_compiling() and bool(g[..., -1, :].min() >= -SAFE)
 
 
-def _solve_chunks(steps: Steps, block: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Y [.., C, V], Q [.., C, K], M and N [.., K, V] of each chunk. M is a matrix [.., K, K] where memories are
-    corrected, else factors [.., K or 1, 1], or None for the identity."""
-    q, k, v, log_decay, b, a = steps
-    g = m = None
-    past: Tensor | float = 1.0  # what a token finds of S, and what is left of it at the end of the chunk
-    left: Tensor | float = 1.0
-    if log_decay is not None:
-        g = log_decay.cumsum(-2)
-        total = g[..., -1:, :]
-        past, left, m = g.exp(), (total - g).exp(), total.exp().mT
-    if b is None:
-        (w,) = decayed_products([q], [k], g, block)
-        return w.tril() @ v, q * past, m, (k * left).mT @ v
-    # What is read to be corrected, u_t = b_tᵀ D_t S_{t-1}, depends on earlier corrections: a triangular system, solved
-    # at once for the part without S (_0) and for the factor of S (_s).
-    if a is None:  # the delta rule writes x = v - u along k
-        w, c = decayed_products([q, b], [k], g, block)
-        x_0, x_s = _solve(c, v, -b * past)
-        w, k_left = w.tril(), (k * left).mT
-        y, n, q_s, m_s = w @ x_0, k_left @ x_0, w @ x_s, k_left @ x_s
-    else:
-        w_k, w_a, c_k, c_a = decayed_products([q, b], [k, a], g, block)
-        u_0, u_s = _solve(-c_a, c_k.tril(-1) @ v, b * past)
-        w_k, w_a, k_left, a_left = w_k.tril(), w_a.tril(), (k * left).mT, (a * left).mT
-        y, n, q_s, m_s = w_k @ v + w_a @ u_0, k_left @ v + a_left @ u_0, w_a @ u_s, a_left @ u_s
-    kept = k.new_ones(k.shape[-1]) if m is None else m.squeeze(-1).expand(*m.shape[:-2], k.shape[-1])
-    return y, q * past + q_s, torch.diag_embed(kept) + m_s, n
+def _add_product(y: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    """y + A B, without a pass over the product. [B H, N, ·, ·] each"""
+    total: Tensor = torch.baddbmm(y.flatten(0, 1), one.flatten(0, 1), two.flatten(0, 1)).unflatten(0, y.shape[:2])
+    return total
+
+
+class Forgetting(NamedTuple):
+    """What a chunk leaves of the memory, [B H, N, K or 1, 1]: factors of what was there before, or of everything after
+    it has written. None: all of it."""
+
+    before: Tensor | None = None
+    after: Tensor | None = None
+
+
+def _carry(memory: Tensor, new: Tensor, forget: Forgetting) -> tuple[Tensor, Tensor]:
+    """S + N from chunk to chunk: S at the start of each, and the last one. [B H, K, V], [B H, N, K, V]"""
+    starts = []
+    for added, before, after in _by_chunk(new, *forget):
+        starts.append(memory)
+        memory = memory + added if before is None else torch.addcmul(added, before, memory)
+        memory = memory if after is None else after * memory
+    return torch.stack(starts, dim=1), memory
+
+
+def _carry_corrected(
+    memory: Tensor, correction: tuple[Tensor, Tensor], along: Tensor, new: Tensor | None, forget: Forgetting
+) -> tuple[Tensor, Tensor, Tensor]:
+    """S + Aᵀ (x + X S) + N from chunk to chunk, where `correction` is x [B H, N, C, V] and X [B H, N, C, K], and
+    `along` is A [B H, N, C, K]: S at the start of each, x + X S of each, and the last S."""
+    starts, corrections = [], []
+    for x, x_s, a, added, before, after in _by_chunk(*correction, along, new, *forget):
+        starts.append(memory)
+        corrections.append(torch.baddbmm(x, x_s, memory))
+        memory = memory if before is None else before * memory
+        memory = torch.baddbmm(memory if added is None else memory + added, a.mT, corrections[-1])
+        memory = memory if after is None else after * memory
+    return torch.stack(starts, dim=1), torch.stack(corrections, dim=1), memory
+
+
+def _by_chunk(*parts: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """The parts of each chunk; None stays None."""
+    return zip(*(repeat(None) if part is None else part.unbind(1) for part in parts), strict=False)
 
 
 def _solve(c: Tensor, right_0: Tensor, right_s: Tensor) -> tuple[Tensor, Tensor]:
-    """x with x + C x = right, for two right sides. Only what C has below its diagonal is read."""
-    right = torch.cat((right_0, right_s), dim=-1)
-    x = torch.linalg.solve_triangular(c, right, upper=False, unitriangular=True)
-    x_0, x_s = x.split((right_0.shape[-1], right_s.shape[-1]), dim=-1)
-    return x_0, x_s
+    """x with x + C x = right, for two right sides. Only what C has below its diagonal is read. They are wider than C,
+    so that its inverse and a product are faster than a solver."""
+    identity = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device).expand_as(c)
+    inverse = torch.linalg.solve_triangular(c, identity, upper=False, unitriangular=True)
+    return inverse @ right_0, inverse @ right_s
 
 
-def decayed_products(rows: list[Tensor], columns: list[Tensor], g: Tensor | None, block: int = 1) -> list[Tensor]:
+def decayed_products(rows: list[Tensor], columns: list[Tensor], g: Tensor | None) -> list[Tensor]:
     """[t, s] = Σ_i row_t column_s exp(g_t - g_s) for s ≤ t, of each of the rows with each of the columns. What is above
-    the diagonal does not matter. Within so many tokens as `block` decays are known not to overflow when they are
-    divided by one another. [.., C, K] each, g [.., C, 1 or K] -> [.., C, C] each"""
-    all_rows, all_columns = torch.stack(rows, dim=-2), torch.stack(columns, dim=-2)  # [.., C, R, K] and [.., C, M, K]
+    the diagonal does not matter. [.., C, K] each, g [.., C, 1 or K] -> [.., C, C] each"""
     if g is not None and g.shape[-1] > 1:
-        products = _products_by_channel(all_rows, all_columns, g[..., None, :], block)
-    else:
-        products = _all_pairs(all_rows, all_columns)
-    by_token: Tensor = products.unflatten(-1, (-1, len(columns))).unflatten(-3, (-1, len(rows)))  # [.., C, R, C, M]
-    if g is not None and g.shape[-1] == 1:
-        decays = (g - g.mT).clamp(max=0).exp()  # above the diagonal it would overflow
-        by_token = by_token * decays[..., :, None, :, None]
-    return [pair for by_row in by_token.unbind(-3) for pair in by_row.unbind(-1)]
+        all_rows, all_columns = torch.stack(rows, dim=-2), torch.stack(columns, dim=-2)  # [.., C, R, K], [.., C, M, K]
+        products = _products_by_channel(all_rows, all_columns, g[..., None, :])
+        by_token: Tensor = products.unflatten(-1, (-1, len(columns))).unflatten(-3, (-1, len(rows)))  # [.., C, R, C, M]
+        return [pair for by_row in by_token.unbind(-3) for pair in by_row.unbind(-1)]
+    products = torch.cat(rows, dim=-2) @ torch.cat(columns, dim=-2).mT
+    by_row = (part.chunk(len(columns), dim=-1) for part in products.chunk(len(rows), dim=-2))
+    pairs = [pair for row in by_row for pair in row]
+    if g is None:
+        return pairs
+    decays = (g - g.mT).clamp(max=0).exp()  # above the diagonal it would overflow
+    return [pair * decays for pair in pairs]
 
 
 def _all_pairs(rows: Tensor, columns: Tensor) -> Tensor:
@@ -201,23 +243,15 @@ def _all_pairs(rows: Tensor, columns: Tensor) -> Tensor:
     return rows.flatten(-3, -2) @ columns.flatten(-3, -2).mT
 
 
-def _products_by_channel(rows: Tensor, columns: Tensor, g: Tensor, block: int) -> Tensor:
+def _products_by_channel(rows: Tensor, columns: Tensor, g: Tensor) -> Tensor:
     """`decayed_products` with a decay for each channel. [.., C, R, K], [.., C, M, K], [.., C, 1, K] -> [.., C R, C M]
 
     A product of matrices has no room for a number for each pair of tokens and each channel. But exp(g_t - g_s) =
     exp(g_t - g_m) exp(g_m - g_s) for any token m, and with m between the two neither factor exceeds one. So blocks grow
-    from single tokens, or those in which neither may overflow: of two neighbors the later one reads the earlier one
-    through the last token of that.
+    from single tokens: of two neighbors the later one reads the earlier one through the last token of that.
     """
-    size = block  # products [.., C / size, size R, size M]
-    if size == 1:
-        products = (rows[..., :, None, :] * columns[..., None, :, :]).sum(-1)
-    else:
-        inside = g.unflatten(-3, (-1, size))
-        inside = inside - inside[..., size // 2 - 1 : size // 2, :, :]
-        products = _all_pairs(
-            rows.unflatten(-3, (-1, size)) * inside.exp(), columns.unflatten(-3, (-1, size)) * (-inside).exp()
-        )
+    size = 1
+    products = (rows[..., :, None, :] * columns[..., None, :, :]).sum(-1)  # [.., C / size, size R, size M]
     while size < g.shape[-3]:
         (_, late), (early, _), (g_early, g_late) = (_neighbors(x, size) for x in (rows, columns, g))
         middle = g_early[..., -1:, :, :]
