@@ -120,7 +120,7 @@ def test_every_synthetic_task_has_an_oracle():
 def test_every_answer_is_that_of_an_oracle(name, times):
     dataset = open_dataset(name)
     oracle = answer_brackets if "brackets" in name else ORACLES[dataset.name]
-    found = dataset.answered("train", times)
+    found = dataset.make_sequences("train", times)
     assert found.tokens.shape == found.answers.shape == (40, dataset.count_tokens(times))
     for tokens, answers in zip(found.tokens.tolist(), found.answers.tolist(), strict=True):
         shown = [None if answer == NO_ANSWER else dataset.words[answer] for answer in answers]
@@ -130,7 +130,7 @@ def test_every_answer_is_that_of_an_oracle(name, times):
 
 
 def test_a_word_of_a_group_is_what_its_permutations_do_one_after_the_other():
-    found = open_dataset("permutations:group=S5,length=9,sequences=5").answered("train")
+    found = open_dataset("permutations:group=S5,length=9,sequences=5").make_sequences("train")
     names = open_dataset("permutations:group=S5").words
     assert len(names) == 120
     for tokens, answers in zip(found.tokens, found.answers, strict=True):
@@ -145,7 +145,7 @@ def test_the_text_has_the_sequences_and_splits_differ(name):
     dataset = open_dataset(name)
     lines = dataset.text("train").splitlines()
     assert len(lines) == 40
-    assert lines[0].split() == [dataset.words[token] for token in dataset.answered("train").tokens[0]]
+    assert lines[0].split() == [dataset.words[token] for token in dataset.make_sequences("train").tokens[0]]
     assert len(dataset.text("valid").splitlines()) == 4
     assert dataset.text("valid") != dataset.text("test")
     assert dataset.digest("train") == open_dataset(name).digest("train")
@@ -154,7 +154,7 @@ def test_the_text_has_the_sequences_and_splits_differ(name):
 
 def test_recall_has_the_settings_of_papers():
     dataset = open_dataset("recall:pairs=256,vocabulary=8192,length=1024,sequences=20")
-    found = dataset.answered("valid")
+    found = dataset.make_sequences("valid")
     assert found.tokens.shape == (2, 1024)
     assert ((found.answers != NO_ANSWER).sum(1) == 256).all()
     assert len(np.unique(found.tokens[0, :512:2])) == 256

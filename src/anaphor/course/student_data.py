@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Mapping
 
 from anaphor.course.numbers.names import student_names
-from anaphor.course.numbers.values import seeded
+from anaphor.course.numbers.values import seed_random
 from anaphor.data.dataset import SPLITS
 from anaphor.data.grammar_dataset import WORDS, english
 from anaphor.data.negation import LABELS, draw_sentence
@@ -74,7 +74,7 @@ def dialogues(student: str) -> dict[str, str]:
     for split in SPLITS:
         speeches: list[str] = []
         for story in _draw_stories(student, f"dialogues/{split}"):
-            speakers = _cast(seeded(f"speakers/{split}/{len(speeches)}", student), student_names(student))
+            speakers = _cast(seed_random(f"speakers/{split}/{len(speeches)}", student), student_names(student))
             for number in range(0, len(story), 2):
                 said = [" ".join(words).replace(" ,", ",").replace(" .", ".") for words in story[number : number + 2]]
                 lines = "\n".join(line[0].upper() + line[1:] for line in said)
@@ -90,7 +90,7 @@ def reviews(student: str) -> dict[str, str]:
     files: dict[str, str] = {}
     seen: set[str] = set()
     for split in SPLITS:
-        draw = seeded(f"reviews/{split}", student)
+        draw = seed_random(f"reviews/{split}", student)
         rows: list[str] = []
         while len(rows) < LABELED[split]:
             label = len(rows) % 2
@@ -104,7 +104,7 @@ def reviews(student: str) -> dict[str, str]:
 
 def _draw_stories(student: str, split: str) -> Iterator[list[list[str]]]:
     """Stories without end: the lines of each, as words."""
-    draw = seeded(f"stories/{split}", student)
+    draw = seed_random(f"stories/{split}", student)
     grammar, names = english(), student_names(student)
     words = {kind: names if kind == "NAME" else WORDS[kind].split() for kinds in KINDS for kind in kinds}
     own = dict(zip(WORDS["NAME"].split(), names, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anaphor.course.numbers import sheet_000, sheet_001, sheet_002, sheet_003, sheet_004
-from anaphor.course.numbers.values import NumberMark, Numbers, mark_numbers, seeded
+from anaphor.course.numbers.values import NumberMark, Numbers, mark_numbers, seed_random
 
 TABLES = (sheet_000, sheet_001, sheet_002, sheet_003, sheet_004)
 NUMBERS: Mapping[str, Callable[[str], Numbers]] = {
@@ -29,4 +29,4 @@ def mark(exercise: str, student: str, found: Mapping[str, Any]) -> list[NumberMa
 
 def student_seed(student: str) -> int:
     """Seed of a student's trainings; 0 without an ID."""
-    return seeded("seed", student).randrange(1, SEEDS) if student else 0
+    return seed_random("seed", student).randrange(1, SEEDS) if student else 0

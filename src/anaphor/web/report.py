@@ -264,8 +264,8 @@ class _Models:
             item = str(passages["counted"]).removesuffix("s")
             self.comparison = {"runs": two, "overall": passages["overall"], "item": item}
         first = passages["passages"][0]["places"][two[0]][0] if passages and passages["passages"] else 0
-        looked = self._offering("look")[:LOOKS] if self._has("look") else []
-        scored = two or (self._offering("tokens")[:1] if self._has("tokens") else [])
+        looked = self._ids_offering("look")[:LOOKS] if self._has("look") else []
+        scored = two or (self._ids_offering("tokens")[:1] if self._has("tokens") else [])
         sources = self._find_sources([*two, *looked, *scored], text, first)
         has_maps = False
         for key in looked:
@@ -282,7 +282,7 @@ class _Models:
             if "text" in source:
                 self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
         # Two runs have been scored for their passages; of one alone this is all that is said of the split.
-        grouped = two or (self._offering("passages")[:1] if self._has("report") else [])
+        grouped = two or (self._ids_offering("passages")[:1] if self._has("report") else [])
         groups = {key: self._ask("groups", {"run": key, "split": "valid"}, "losses by group") for key in grouped}
         return start, {key: found for key, found in groups.items() if found is not None}
 
@@ -312,7 +312,7 @@ class _Models:
     def _row(self, key: str) -> dict[str, Any]:
         return next(row for row in self.rows if row["id"] == key)
 
-    def _offering(self, view: str) -> list[str]:
+    def _ids_offering(self, view: str) -> list[str]:
         return [row["id"] for row in self.rows if view in row["offers"]]
 
     def _comparable(self) -> list[str]:
@@ -321,7 +321,7 @@ class _Models:
         first runs differ in their seed only."""
         by_data: dict[tuple[str, ...], list[str]] = {}
         by_task: dict[tuple[str, ...], list[str]] = {}
-        for key in self._offering("passages"):
+        for key in self._ids_offering("passages"):
             row = self._row(key)
             by_data.setdefault((row["task"], str(row["settings"].get("data"))), []).append(key)
             by_task.setdefault((row["task"],), []).append(key)

@@ -59,7 +59,7 @@ class Slices:
                 self.add_reference(place, name, value, with_cases=False)
                 continue
             kept.add(name)
-            waiting += _used_by(place, _definitions(place).get(name, []))
+            waiting += _find_used(place, _definitions(place).get(name, []))
 
     def add_reference(self, module: str, name: str, reference: Reference, *, with_cases: bool) -> None:
         """A reference under its name, without its answers."""
@@ -111,7 +111,7 @@ class Slices:
         for node in _tree(module).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 lines += _keep_import(node, kept)
-            elif {*_defined(node)} & kept:
+            elif {*_defined_names(node)} & kept:
                 lines.append(ast.unparse(node))
         lines += [f"{name} = {text}" for name, text in self.stubs.get(module, {}).items()]
         return "\n".join(lines) + "\n"
@@ -128,7 +128,7 @@ def _tree(module: str) -> ast.Module:
     return _TREES[module]
 
 
-def _defined(node: ast.AST) -> list[str]:
+def _defined_names(node: ast.AST) -> list[str]:
     """Names that a top-level statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
@@ -139,22 +139,22 @@ def _defined(node: ast.AST) -> list[str]:
 def _definitions(module: str) -> dict[str, list[ast.AST]]:
     found: dict[str, list[ast.AST]] = {}
     for node in _tree(module).body:
-        for name in _defined(node):
+        for name in _defined_names(node):
             found.setdefault(name, []).append(node)
     return found
 
 
-def _used_by(module: str, nodes: Iterable[ast.AST]) -> list[tuple[str, str]]:
+def _find_used(module: str, nodes: Iterable[ast.AST]) -> list[tuple[str, str]]:
     """Modules and top-level names that statements use, those of other modules of references included."""
     used = {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
-    found = [(module, name) for name in used & (_definitions(module).keys() | _imported(module))]
+    found = [(module, name) for name in used & (_definitions(module).keys() | _imported_names(module))]
     for node in _tree(module).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{references.__name__}."):
             found += [(str(node.module), one.name) for one in node.names if (one.asname or one.name) in used]
     return found
 
 
-def _imported(module: str) -> set[str]:
+def _imported_names(module: str) -> set[str]:
     nodes = [node for node in _tree(module).body if isinstance(node, ast.Import | ast.ImportFrom)]
     return {_bound(one) for node in nodes for one in node.names}
 

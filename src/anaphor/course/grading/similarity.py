@@ -17,7 +17,7 @@ MAX_NAMED = 5
 def flag_similar(records: Sequence[Record]) -> list[Record]:
     """The records with a flag and a comment where an exercise is as somebody else's. Points stay as they are."""
     code, weights = _owners(records, "code"), _owners(records, "weights")
-    given = {sheet: _given(sheet) for sheet in {record.sheet for record in records if record.sheet}}
+    given = {sheet: _given_digests(sheet) for sheet in {record.sheet for record in records if record.sheet}}
     twice = _twice(records)
     flagged = []
     for record in records:
@@ -48,7 +48,7 @@ def _twice(records: Sequence[Record]) -> set[tuple[str, str]]:
     return {key for key in keys if keys.count(key) > 1}
 
 
-def _given(sheet: str) -> dict[str, set[str]]:
+def _given_digests(sheet: str) -> dict[str, set[str]]:
     """Digests of what the handout gives, and of the teacher's solutions."""
     folder = read_sheet(sheet).folder
     return {

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anaphor.course.numbers.values import Numbers, seeded
+from anaphor.course.numbers.values import Numbers, seed_random
 
 LETTERS = "abcdefgh"
 
@@ -24,7 +24,7 @@ class Question:
     def shuffle(self, topic: str, student: str) -> list[str]:
         """All options in the student's order."""
         options = [*self.right, *self.wrong]
-        seeded(f"{topic}/options", student).shuffle(options)
+        seed_random(f"{topic}/options", student).shuffle(options)
         return options
 
     def answer(self, options: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anaphor.course.numbers.values import seeded
+from anaphor.course.numbers.values import seed_random
 
 NAMES = (
     "Alma", "Amos", "Anya", "Arlo", "Bela", "Bo", "Cleo", "Dara", "Edda", "Elio", "Ezra",
@@ -15,4 +15,4 @@ NUMBER = 6
 
 
 def student_names(student: str) -> list[str]:
-    return seeded("names", student).sample(NAMES, NUMBER)
+    return seed_random("names", student).sample(NAMES, NUMBER)

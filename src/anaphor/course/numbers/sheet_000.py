@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from anaphor.course.numbers.values import Numbers, seeded, show
+from anaphor.course.numbers.values import Numbers, seed_random, show
 
 
 def kronecker(student: str) -> Numbers:
     """The matrix I ⊗ A of two tokens and two components, and what it makes of vec(X)."""
-    draw = seeded("000.1.1", student)
+    draw = seed_random("000.1.1", student)
     parts = draw.sample([1, 2, 3, 4, 6, 7], 2)
     A = [[Fraction(part, 8), 1 - Fraction(part, 8)] for part in parts]
     X = [[draw.randint(-3, 3), draw.choice((1, 2, 4))], [draw.choice((-2, -1, 5)), draw.randint(-3, 3)]]
@@ -23,7 +23,7 @@ def kronecker(student: str) -> Numbers:
 
 def form(student: str) -> Numbers:
     """How many entries M has, how many may differ from zero, and how many can be chosen."""
-    draw = seeded("000.1.2", student)
+    draw = seed_random("000.1.2", student)
     tokens, width = draw.randint(4, 9), draw.choice((2, 3, 5, 6, 8))
     counts = {"entries": (tokens * width) ** 2, "nonzero": width * tokens**2, "free": tokens * (tokens - 1)}
     return Numbers({"N": str(tokens), "d": str(width)}, counts)
@@ -31,7 +31,7 @@ def form(student: str) -> Numbers:
 
 def batches(student: str) -> Numbers:
     """What becomes of a text that is cut into columns and segments."""
-    draw = seeded("000.2.0", student)
+    draw = seed_random("000.2.0", student)
     rows, bptt = draw.choice((4, 5, 6, 8)), draw.choice((3, 4, 5, 7))
     length, rest = draw.randint(40, 90), draw.randint(1, rows - 1)
     segments = -(-(length - 1) // bptt)

@@ -9,14 +9,14 @@ from fractions import Fraction
 from typing import Any
 
 from anaphor.course.numbers.names import student_names
-from anaphor.course.numbers.values import Numbers, seeded, show
+from anaphor.course.numbers.values import Numbers, seed_random, show
 
 Vector = list[Fraction]
 
 
 def scalars(student: str) -> dict[str, Fraction]:
     """Inputs of problem 1.1; the ReLU is active, as on the sheet."""
-    draw = seeded("001.1.1", student)
+    draw = seed_random("001.1.1", student)
     return {
         "x": Fraction(draw.randint(1, 3)),
         "w1": Fraction(1, draw.randint(2, 6)),
@@ -57,7 +57,7 @@ def scalar_skip(student: str) -> Numbers:
 
 def vectors(student: str) -> dict[str, Any]:
     """Inputs of problem 1.2; one unit of the ReLU is active and one is not, as on the sheet."""
-    draw = seeded("001.1.2", student)
+    draw = seed_random("001.1.2", student)
     x = [draw.randint(1, 3), draw.randint(1, 3)]
     off = [-draw.randint(1, 3), -draw.randint(1, 2)]
     on = [draw.randint(1, 3), draw.randint(1, 2)]
@@ -94,7 +94,7 @@ def vector_backward(student: str) -> Numbers:
 
 def layer(student: str) -> Numbers:
     """Problem 2: two heads of width one that read one component each, as on the sheet."""
-    draw = seeded("001.2", student)
+    draw = seed_random("001.2", student)
     x1, x2 = ([draw.choice((-2, -1, 1, 2)), draw.choice((-1, 1, 2, 3))] for _ in range(2))
     if x1 == x2:
         x2 = [-x1[0], x1[1]]
@@ -112,7 +112,7 @@ WORDS = ["the", "a", "cat", "dog", "bird", "sat", "ran", "on", "under", "mat", "
 
 def sentences(student: str) -> tuple[list[list[str]], list[str]]:
     """Two references and a hypothesis that repeats words, so that clipping matters."""
-    draw = seeded("001.3.1", student)
+    draw = seed_random("001.3.1", student)
     animal, other = draw.sample(["cat", "dog", "bird", "horse"], 2)
     place = draw.choice(["mat", "roof", "wall", "bench"])
     first = f"the {animal} sat on the {place} near the {other}".split()
@@ -139,7 +139,7 @@ def ngrams(student: str) -> Numbers:
 
 def attentional_vector(student: str) -> Numbers:
     """Problem 3.7: one query and two keys through both functions."""
-    draw = seeded("001.3.7", student)
+    draw = seed_random("001.3.7", student)
     q = [draw.choice((-1, 1, 2)), draw.choice((-1, 1))]
     first, second = [1, draw.choice((0, 1))], [draw.choice((-1, 0)), 1]
     W = [[1, draw.choice((0, 1))], [0, 1]]
@@ -155,7 +155,7 @@ def attentional_vector(student: str) -> Numbers:
 def sentence(student: str) -> Numbers:
     """A sentence in the words of the student's pairs."""
     name, other = student_names(student)[:2]
-    verb = seeded("001.3.9", student).choice(["sees", "hears", "helps", "trusts"])
+    verb = seed_random("001.3.9", student).choice(["sees", "hears", "helps", "trusts"])
     return Numbers({"sentence": f"{name} {verb} {other} ."})
 
 

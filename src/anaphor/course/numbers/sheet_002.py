@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anaphor.course.numbers.choices import Question, ask
-from anaphor.course.numbers.values import Numbers, seeded, show
+from anaphor.course.numbers.values import Numbers, seed_random, show
 
 
 def network(student: str) -> dict[str, Any]:
     """A linear recurrent network with a state of two numbers; inputs and outputs are numbers."""
-    draw = seeded("002.1", student)
+    draw = seed_random("002.1", student)
     return {
         "W_h": [[draw.choice((1, 2)), draw.choice((-1, 1))], [draw.choice((0, 1)), draw.choice((-1, 2))]],
         "W_x": [draw.choice((1, 2)), draw.choice((-1, 3))],
@@ -31,7 +31,7 @@ def states(one: Mapping[str, Any]) -> tuple[list[list[int]], list[int]]:
     return found, outputs
 
 
-def given(student: str) -> dict[str, str]:
+def given_network(student: str) -> dict[str, str]:
     one = network(student)
     x1, x2, x3 = map(str, one["x"])
     return {"W_h": show(one["W_h"]), "W_x": show(one["W_x"]), "W_y": show(one["W_y"]), "x1": x1, "x2": x2, "x3": x3}
@@ -39,17 +39,17 @@ def given(student: str) -> dict[str, str]:
 
 def two_steps(student: str) -> Numbers:
     found, outputs = states(network(student))
-    return Numbers(given(student), {"h2": found[1], "y2": outputs[1]})
+    return Numbers(given_network(student), {"h2": found[1], "y2": outputs[1]})
 
 
 def three_steps(student: str) -> Numbers:
     found, outputs = states(network(student))
-    return Numbers(given(student), {"h3": found[2], "y3": outputs[2]})
+    return Numbers(given_network(student), {"h3": found[2], "y3": outputs[2]})
 
 
 def first_input(student: str) -> Numbers:
     """What x_1 is multiplied by, where W_h is one number."""
-    draw = seeded("002.1d", student)
+    draw = seed_random("002.1d", student)
     small, large, steps = draw.choice((0.7, 0.8, 0.9)), draw.choice((1.1, 1.2, 1.3)), draw.choice((21, 31, 41))
     shown = {"small": show(small), "large": show(large), "T": str(steps)}
     return Numbers(shown, {"small": small ** (steps - 1), "large": large ** (steps - 1)})
@@ -68,7 +68,7 @@ def costs(student: str) -> Numbers:
 
 
 def output_matrix(student: str) -> Numbers:
-    draw = seeded("002.2b", student)
+    draw = seed_random("002.2b", student)
     dim, n_hidden, heads = draw.choice((32, 48, 64)), draw.choice((12, 16, 20)), draw.choice((3, 5, 6))
     shown = {"dim": str(dim), "n_hidden": str(n_hidden), "num_heads": str(heads)}
     return Numbers(shown, {"from": heads * n_hidden, "to": dim})
@@ -76,7 +76,7 @@ def output_matrix(student: str) -> Numbers:
 
 def banded_mask(student: str) -> Numbers:
     """How many weights a mask allows that lets each token see itself and some before."""
-    draw = seeded("002.2c", student)
+    draw = seed_random("002.2c", student)
     tokens, before = draw.randint(6, 11), draw.randint(1, 3)
     allowed = sum(min(token, before) + 1 for token in range(tokens))
     last = [1 if tokens - 1 - token <= before else 0 for token in range(tokens)]
@@ -84,7 +84,7 @@ def banded_mask(student: str) -> Numbers:
 
 
 def patches(student: str) -> Numbers:
-    draw = seeded("002.3a", student)
+    draw = seed_random("002.3a", student)
     side, count, width = draw.choice((4, 6, 8)), draw.choice((5, 6, 7, 9)), draw.choice((64, 96, 128))
     numbers = 3 * side * side
     shown = {"image": str(side * count), "patch": str(side), "width": str(width)}
@@ -93,7 +93,7 @@ def patches(student: str) -> Numbers:
 
 
 def padded_batch(student: str) -> Numbers:
-    draw = seeded("002.4b", student)
+    draw = seed_random("002.4b", student)
     lengths = draw.sample(range(4, 19), 4)
     longest = max(lengths)
     expected = {

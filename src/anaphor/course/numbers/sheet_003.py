@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from anaphor.course.numbers.choices import Question, ask
-from anaphor.course.numbers.values import Numbers, seeded, show
+from anaphor.course.numbers.values import Numbers, seed_random, show
 
 Row = list[float]
 
@@ -124,7 +124,7 @@ def choose(exercise: str, student: str) -> Numbers:
 
 def network(student: str) -> dict[str, Any]:
     """A recurrent network without activation, with a state of two numbers, two classes and two inputs."""
-    draw = seeded("003.2", student)
+    draw = seed_random("003.2", student)
     return {
         "W_hh": [
             [draw.choice((0.5, 1.0)), draw.choice((-0.5, 0.5))],
@@ -184,7 +184,7 @@ def gradients(student: str) -> Numbers:
 
 def masked(student: str) -> Numbers:
     """Weights of four keys, and what they are without one of them."""
-    draw = seeded("003.3.4", student)
+    draw = seed_random("003.3.4", student)
     scores = [float(draw.choice((-1, 0, 1, 2))) for _ in range(4)]
     hidden = draw.randint(0, 3)
     kept = softmax([score for key, score in enumerate(scores) if key != hidden])
@@ -196,7 +196,7 @@ def masked(student: str) -> Numbers:
 
 def spread(student: str, *, variance: bool) -> Numbers:
     """Mean or variance of q·k."""
-    draw = seeded("003.3.5", student)
+    draw = seed_random("003.3.5", student)
     size, mean, sigma = draw.choice((16, 32, 64, 128)), draw.choice((0.25, 0.5, 1.0, 2.0)), draw.choice((0.5, 1.0, 2.0))
     shown = {"h": str(size), "mu": show(mean), "sigma": show(sigma)}
     if variance:
@@ -206,7 +206,7 @@ def spread(student: str, *, variance: bool) -> Numbers:
 
 def crossover(student: str) -> Numbers:
     """From which length on the quadratic part is the larger one: 6 n h² for three projections, 4 n² h for the rest."""
-    size = seeded("003.3.1", student).choice((32, 64, 96, 128, 256))
+    size = seed_random("003.3.1", student).choice((32, 64, 96, 128, 256))
     return Numbers({"h": str(size), "n": str(2 * size)}, {"projections": 12 * size**3, "rest": 16 * size**3})
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from anaphor.course.numbers.choices import Question, ask
 from anaphor.course.numbers.names import student_names
-from anaphor.course.numbers.values import Numbers, seeded, show
+from anaphor.course.numbers.values import Numbers, seed_random, show
 
 Vector = tuple[float, ...]
 
@@ -37,7 +37,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
 @cache
 def keys(student: str) -> tuple[Vector, ...]:
     """Four keys, of which the first two can be averaged: the others are further from the middle between them."""
-    draw = seeded("004.1", student)
+    draw = seed_random("004.1", student)
     while True:
         found = draw.sample(ALL, 4)
         middle = [a + b for a, b in zip(found[0], found[1], strict=True)]
@@ -78,7 +78,7 @@ def _one_hot(place: int) -> list[float]:
     return [1.0 if key == place else 0.0 for key in range(4)]
 
 
-def _given(student: str, **more: str) -> dict[str, str]:
+def _given_keys(student: str, **more: str) -> dict[str, str]:
     return {"keys": show([[round(part, 1) for part in key] for key in keys(student)]), **more}
 
 
@@ -87,13 +87,13 @@ def _rounded(vector: Sequence[float]) -> list[float]:
 
 
 def select_one(student: str) -> Numbers:
-    wanted = seeded("004.1.2", student).randrange(4)
+    wanted = seed_random("004.1.2", student).randrange(4)
     own = keys(student)
 
     def judge(found: Mapping[str, Any]) -> dict[str, str]:
         return {name: _compare(find_weights(value, own), _one_hot(wanted)) for name, value in found.items()}
 
-    return Numbers(_given(student, j=str(wanted)), {"q": _rounded([SCALE * part for part in own[wanted]])}, judge)
+    return Numbers(_given_keys(student, j=str(wanted)), {"q": _rounded([SCALE * part for part in own[wanted]])}, judge)
 
 
 def select_each(student: str) -> Numbers:
@@ -108,7 +108,7 @@ def select_each(student: str) -> Numbers:
         wrong = [_compare(find_weights(row, own), _one_hot(place)) for place, row in enumerate(rows)]
         return {"Q": next((f"query {place}: {text}" for place, text in enumerate(wrong) if text), "")}
 
-    return Numbers(_given(student), {"Q": [_rounded([SCALE * part for part in key]) for key in own]}, judge)
+    return Numbers(_given_keys(student), {"Q": [_rounded([SCALE * part for part in key]) for key in own]}, judge)
 
 
 def average_all(student: str) -> Numbers:
@@ -117,7 +117,7 @@ def average_all(student: str) -> Numbers:
     def judge(found: Mapping[str, Any]) -> dict[str, str]:
         return {name: _compare(find_weights(value, own), [0.25] * 4) for name, value in found.items()}
 
-    return Numbers(_given(student), {"q": [0.0, 0.0, 0.0]}, judge)
+    return Numbers(_given_keys(student), {"q": [0.0, 0.0, 0.0]}, judge)
 
 
 def average_two(student: str) -> Numbers:
@@ -126,7 +126,7 @@ def average_two(student: str) -> Numbers:
     def judge(found: Mapping[str, Any]) -> dict[str, str]:
         return {name: _compare(find_weights(value, own), [0.5, 0.5, 0.0, 0.0]) for name, value in found.items()}
 
-    return Numbers(_given(student), {"q": _rounded(average_query(student))}, judge)
+    return Numbers(_given_keys(student), {"q": _rounded(average_query(student))}, judge)
 
 
 def _with_third(student: str, key: Any) -> list[float] | None:
@@ -144,7 +144,7 @@ def average_three(student: str) -> Numbers:
         return {name: _compare(_with_third(student, key), [third, third, third, 0]) for name, key in found.items()}
 
     query = show(_rounded(average_query(student)))
-    return Numbers(_given(student, q=query), {"k2": _rounded(keys(student)[0])}, judge)
+    return Numbers(_given_keys(student, q=query), {"k2": _rounded(keys(student)[0])}, judge)
 
 
 def take_over(student: str) -> Numbers:
@@ -160,11 +160,11 @@ def take_over(student: str) -> Numbers:
         return wrong
 
     unit = [round(part / length, 4) for part in query]
-    return Numbers(_given(student, q=show(_rounded(query))), {"k2": unit}, judge)
+    return Numbers(_given_keys(student, q=show(_rounded(query))), {"k2": unit}, judge)
 
 
 def batch_shapes(student: str) -> Numbers:
-    draw = seeded("004.3.2c", student)
+    draw = seed_random("004.3.2c", student)
     lengths = sorted(draw.sample(range(6, 40), 4))
     places = 4 * lengths[-1]
     expected = {
@@ -190,7 +190,7 @@ def modes(student: str) -> Numbers:
 
 def first_update(student: str) -> Numbers:
     """One parameter, one step of three optimizers at the same learning rate."""
-    draw = seeded("004.3.4c", student)
+    draw = seed_random("004.3.4c", student)
     weight, gradient, lr = draw.choice((0.5, 1.0, 2.0)), draw.choice((-0.02, 0.01, 0.04)), draw.choice((0.01, 0.1))
     sign = math.copysign(1.0, gradient)
     shown = {"w": show(weight), "g": show(gradient), "lr": show(lr)}
@@ -200,7 +200,7 @@ def first_update(student: str) -> Numbers:
 def sentences(student: str) -> Numbers:
     """A sentence in the words of the student's stories, and the same words in another order."""
     name, other, *_ = student_names(student)
-    verb = seeded("004.2.2c", student).choice(["sees", "hears", "helps", "trusts"])
+    verb = seed_random("004.2.2c", student).choice(["sees", "hears", "helps", "trusts"])
     return Numbers({"sentence": f"{name} {verb} {other} .", "shuffled": f". {other} {name} {verb}"})
 
 

@@ -42,7 +42,7 @@ class NumberMark:
     """What is wrong, without the result; empty if nothing is."""
 
 
-def seeded(topic: str, student: str) -> random.Random:
+def seed_random(topic: str, student: str) -> random.Random:
     """Random numbers that depend on these two alone, on every machine."""
     return random.Random(f"{topic}/{student}")  # seeded with the SHA-512 of the text
 

@@ -100,7 +100,7 @@ class SyntheticDataset(Dataset):
         """What a score on it depends on, for its signature."""
         return {name: value for name, value in self.options.items() if name != "sequences"}
 
-    def answered(self, split: str, times: int = 1) -> Answered:
+    def make_sequences(self, split: str, times: int = 1) -> Answered:
         """The sequences of a split with their answers."""
         if not 1 <= times <= self.longer[-1]:
             raise ConfigError(f"{self.name} has sequences up to {self.longer[-1]} times as long as in training")
@@ -111,7 +111,7 @@ class SyntheticDataset(Dataset):
     def read(self, split: str, column: str | None = None) -> bytes:
         self.column_index(column)
         names = np.array(self.words, object)
-        return encode_lines(" ".join(row) for row in names[self.answered(split).tokens].tolist())
+        return encode_lines(" ".join(row) for row in names[self.make_sequences(split).tokens].tolist())
 
 
 @lru_cache(maxsize=8)

@@ -43,7 +43,7 @@ class AnswersExperiment(PaddedExperiment):
 
     def load_sequences(self, name: str, times: int) -> AnsweredBatches:
         """The sequences of a split, so many times as long as those of training."""
-        answered = self.task.answered(name, times)
+        answered = self.task.make_sequences(name, times)
         if name == "train" and self.spec.max_examples is not None:
             answered = answered.first(self.spec.max_examples)
         spec = self.spec
