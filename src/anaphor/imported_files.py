@@ -42,7 +42,7 @@ class ImportedFile:
 IMPORTED: dict[Path, ImportedFile] = {}
 """Files imported so far, by absolute path."""
 _EXECUTED: set[Path] = set()
-"""All files of users that were executed, those of callbacks included: their errors are told by file and line."""
+"""All files of users that were executed, those of callbacks included: their errors are shown with file and line."""
 
 
 @dataclass

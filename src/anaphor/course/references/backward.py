@@ -100,7 +100,7 @@ def _run_with_numpy(target: Callable[..., Any], arguments: Mapping[str, Any]) ->
     arrays = {name: _as_array(value) for name, value in arguments.items()}
     try:
         return target(**arrays)
-    except Exception:  # noqa: BLE001 (what it raised for tensors is told)
+    except Exception:  # noqa: BLE001 (the error that it raised for tensors is shown)
         return None
 
 
