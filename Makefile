@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test pytest test-slow lint bench demo docs clean
+.PHONY: install test pytest test-slow torture lint bench demo docs clean
 
 install: .venv/.anaphor
 
@@ -15,6 +15,11 @@ pytest: .venv/.test
 
 test-slow: .venv/.test .venv/.ray .venv/.docs
 	$(BIN)/pytest -m slow
+
+# The faults that are promised to be survived, as an experiment of an hour on two cores: `make torture TORTURE=5` takes minutes.
+TORTURE ?= 60
+torture: .venv/.test
+	PYTHONPATH=tests $(BIN)/python -W ignore -m torture --minutes $(TORTURE) --out docs/results/faults.md
 
 lint: .venv/.lint
 	$(BIN)/ruff check benchmarks docs/figures src tests

@@ -1,5 +1,6 @@
 """The command in a process of its own that need not import torch first: a child of the one that tests."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,7 +31,8 @@ def start(
     def become_the_command() -> None:
         # Popen returns when the pipe on which it waits for a failed exec is closed; here no exec follows.
         for number in _open_files() - inherited - {0, 1, 2}:
-            os.close(number)
+            with contextlib.suppress(OSError):  # the one by which they were listed is closed already
+                os.close(number)
         code = 1
         try:
             first()

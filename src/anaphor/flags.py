@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from shlex import quote
@@ -281,13 +281,20 @@ def _explain_unexpected(flags: dict[str, Flag], argv: Sequence[str], unexpected:
     argv = before_end(argv)
     if unexpected not in argv:
         return ""
-    place = list(argv).index(unexpected)
-    before = [argument.partition("=")[0] for argument in argv[:place] if argument.startswith("--")]
     named = {flag.name: flag for flag in flags.values() if not flag.positional}
+    places = [place for place, argument in enumerate(argv) if argument == unexpected]
+    # The same word may be the value of another flag: what follows a flag that takes none is too much.
+    place = next((one for one in places if one and _is_switch(named, argv[one - 1])), places[-1])
+    before = [argument.partition("=")[0] for argument in argv[:place] if argument.startswith("--")]
     if not before or place < 2:
         return next((f": did you mean --{name} {unexpected!r}?" for name in MEANT_WITHOUT_FLAG if name in named), "")
     flag = named.get(before[-1][2:].replace("_", "-"))
     return f": {before[-1]} takes {'one' if flag is not None and not flag.is_switch else 'no'} value"
+
+
+def _is_switch(named: Mapping[str, Flag], argument: str) -> bool:
+    flag = named.get(argument[2:].replace("_", "-"))
+    return argument.startswith("--") and flag is not None and flag.is_switch
 
 
 def check_required(kind: type, given: Collection[str], program: str) -> None:

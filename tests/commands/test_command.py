@@ -42,6 +42,7 @@ def test_help_comes_from_field_docstrings(capsys):
         ),
         (["models", "lstn"], "unknown model 'lstn'; did you mean 'lstm'?"),
         (["models", "luon"], "unknown model 'luon'; did you mean 'luong'?"),
+        (["evaluate", "nowhere", "--bptt", "3", "--json", "3"], "unexpected argument '3': --json takes no value"),
         (["evaluate", "nowhere", "--beam", "1", "3"], "unexpected argument '3': --beam takes one value"),
         (["evaluate", "--beam", "1", "3", "nowhere"], "unexpected argument 'nowhere': --beam takes one value"),
         (["evaluate", "nowhere", "--split", "valid", "test", "--beam", "1"], "--split takes one value"),
@@ -148,7 +149,7 @@ def test_a_gpu_without_memory_is_one_line(error, detail, monkeypatch, capsys):
         raise error
 
     monkeypatch.setattr("anaphor.cli.main.dispatch", fail)
-    assert main(["train", "lm"]) == 1
+    assert main(["train", "lm"]) == 2
     line = f"anaphor: the GPU is out of memory{detail}: use a smaller batch or model, or --device cpu\n"
     assert capsys.readouterr().err == line
 
@@ -162,7 +163,7 @@ def test_a_gpu_without_memory_is_one_line(error, detail, monkeypatch, capsys):
 )
 def test_a_machine_without_memory_is_one_line(fill, size, monkeypatch, capsys):
     monkeypatch.setattr("anaphor.cli.main.dispatch", lambda words: fill())
-    assert main(["train", "lm"]) == 1
+    assert main(["train", "lm"]) == 2
     line = f"anaphor: this machine is out of memory (tried to allocate {size}): use a smaller batch or model\n"
     assert capsys.readouterr().err == line
 

@@ -115,7 +115,7 @@ def run_command(argv: list[str]) -> int:
             return DataError.exit_code
         if line := describe_missing_memory(error):
             print_error(line)
-            return 1
+            return ConfigError.exit_code
         line = None if is_unwritable(error) else describe_own_error(error)
         if line is None:
             raise

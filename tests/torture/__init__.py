@@ -1,0 +1,1 @@
+"""The faults that Anaphor promises to survive, as an experiment: `make torture`."""
