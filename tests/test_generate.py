@@ -15,7 +15,7 @@ from anaphor.evaluation import prefill_padded
 from anaphor.generate import Sampler, build_decoding, generate, generate_rows
 from anaphor.imported_files import import_file
 from anaphor.inspect import recorded
-from anaphor.mixers.base import map_state, tensors_of
+from anaphor.mixers.base import count_bytes, map_state, tensors_of
 from anaphor.models import build
 from anaphor.models.decoding import WARM_UP, CUDAGraphDecoding, Decoding, FixedDecoding, can_capture
 
@@ -187,6 +187,12 @@ CAPTURED = {
     "rotary": {"position": "rotary"},
     "alibi": {"position": "alibi"},
     "window": {"window": 5},
+    "one token": {"window": 1},
+    "memory": {"memory": 6, "position": "rotary"},
+    "transformer-xl": {"memory": 7},
+    "short convolution": {"short_conv": 3},
+    "hybrid of short convolutions": {"mixers": ["lstm", "attention"], "short_conv": 2, "window": 4},
+    "parts": {"kv_heads": 1, "qk_norm": "rmsnorm", "softcap": 3.0, "normalize": "softmax-sink", "window": 9},
     "gated-delta": {"short_conv": 4},
     "leaky": {},
     "my-gated-delta": {},
@@ -217,6 +223,23 @@ def test_steps_with_a_state_of_fixed_size_give_the_logits_of_plain_ones(name, mo
             assert chosen is fixed.tokens, "the input of the next step, in place"
 
 
+@pytest.mark.parametrize("options", [{"window": 7}, {"memory": 6}], ids=["window", "memory"])
+def test_generation_in_a_window_needs_constant_memory(options, monkeypatch):
+    """Of a state that is trimmed, and of one at fixed addresses, where a new token takes the place of the oldest."""
+    monkeypatch.setattr("anaphor.models.decoding.BLOCK", 4)
+    model = build("transformer", vocabulary=5, width=8, layers=2, heads=2, kv_heads=1, **options).eval()
+    with torch.inference_mode():
+        state = prefill_padded(model, [[1, 2]])[1]
+        plain, fixed = Decoding(model, state), FixedDecoding(model, state, 100)
+        addresses = [tensor.data_ptr() for tensor in tensors_of(fixed.state)]
+        for steps in range(60):
+            for decoding in (plain, fixed):
+                decoding(torch.tensor([steps % 5]))
+        assert model.state_bytes(10**6) == count_bytes(plain.state) == 2 * 2 * 6 * 4 * 8 + 8
+        assert [tensor.data_ptr() for tensor in tensors_of(fixed.state)] == addresses
+        assert {len(layer.keys_values) for layer in fixed.state.layers} == {8}
+
+
 class ReplayedDecoding(CUDAGraphDecoding):
     """Without a GPU: a replay runs the step again, and its logits are written to where those of the recording were."""
 
@@ -232,7 +255,7 @@ class ReplayedDecoding(CUDAGraphDecoding):
 
     def record(self):
         self.recordings += 1
-        tensors = [*tensors_of(self.state), self.index, self.tokens]
+        tensors = [*tensors_of(self.state), *(slots.positions.index for slots in self.slots.values()), self.tokens]
         before = [tensor.clone() for tensor in tensors]
         logits = FixedDecoding.step(self)
         for tensor, value in zip(tensors, before, strict=True):  # a recording does no work
@@ -361,7 +384,6 @@ def test_layers_share_positions_and_give_the_logits_of_layers_that_do_not():
 
 
 def test_what_cannot_be_captured_is_not():
-    assert not can_capture(model_of("transformer-xl")), "a bounded memory"
     model = model_of("gpt-nano")
     with recorded(model, "layers.0.mixer.weights"):
         assert not can_capture(model), "a replay calls no hooks"

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def mixers(draw):
             fields["kv_heads"] = draw(
                 st.sampled_from([divisor for divisor in range(1, heads) if heads % divisor == 0] or [1])
             )
-    if isinstance(spec, AttentionSpec) and spec.head_width is None and spec.window is None:
+    if isinstance(spec, AttentionSpec) and spec.head_width is None and math.isinf(spec.combined_mask.reach):
         fields["memory"] = draw(st.sampled_from([None, 1, 3, 20]))
     from dataclasses import replace
 

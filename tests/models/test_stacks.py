@@ -96,7 +96,7 @@ def test_attention_with_a_memory_has_positions_that_do_not_run_on():
 @pytest.mark.parametrize("mixer", ["own", "gru"])
 def test_no_position_runs_on_with_a_carried_state(name, mixer):
     spec = preset(name, vocabulary=9, width=16, heads=None, mixers=[mixer])
-    assert spec.can_carry
+    assert spec.carries_by_default
     assert (spec.position, spec.norm, spec.residual) == ("none", "before", True)
 
 

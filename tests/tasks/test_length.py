@@ -57,9 +57,9 @@ class ByPlace(nn.Module):
     """On a text of zeros the loss of the token after `n` others is `losses[n]`, whatever they were."""
 
     causal, max_positions, state_grows = True, None, False
-    spec = SimpleNamespace(can_carry=True)
+    spec = SimpleNamespace(carries_by_default=True)
     device = torch.device("cpu")
-    spec = SimpleNamespace(can_carry=True)
+    spec = SimpleNamespace(carries_by_default=True)
 
     def __init__(self, losses):
         super().__init__()

@@ -51,8 +51,10 @@ class HeadOptions(ProjectionOptions):
     """Norm of each query and each key of a head, before rotation: none, layernorm or rmsnorm."""
     score: str | None = None
     """Attention score: scaled-dot, dot, bilinear, additive or cosine."""
+    softcap: float | None = None
+    """Soft cap c of the scores: c·tanh(score/c); None means no cap."""
     normalize: str | None = None
-    """Normalization of the scores: softmax, sigmoid or sparsemax."""
+    """Normalization of the scores: softmax, softmax-sink, sigmoid or sparsemax."""
     merge: str | None = None
     """Merge of the heads: concatenate, shuffle, shift, reweight or reweight-matrix."""
     merge_evaluation: str | None = None
@@ -211,6 +213,11 @@ class MixerSpec:
     def grows(self) -> bool:
         """Whether the state grows with every token, without bound."""
         return False
+
+    @property
+    def carries_by_default(self) -> bool:
+        """Whether training carries the state from one segment of a text to the next, if nothing else is said."""
+        return self.streams and not self.grows
 
     @property
     def limit(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from anaphor.cuda_graphs import allows_capture
 from anaphor.mixers.attention.layer import Attention, KVCache
-from anaphor.mixers.base import FixedBuffer, Mixer, tensors_of
+from anaphor.mixers.base import FixedBuffer, Mixer, map_state, tensors_of
+from anaphor.models.backbone import mixer_state, replace_mixer_state
 from anaphor.models.head_wrapper import PLAIN_HEAD
 from anaphor.models.language_model import LanguageModel, ModelState
 
@@ -44,30 +46,70 @@ class Decoding:
         return chosen, maxima
 
 
+@dataclass(frozen=True)
+class Slots:
+    """The slots for keys and values in layers that keep equally many tokens: one buffer of positions, and one mask made
+    from it, serve them all."""
+
+    positions: FixedBuffer
+    is_ring: bool
+    """Whether the next token after the last slot takes the first one, whose token is out of reach by then."""
+
+    def advance(self) -> None:
+        """Go to the slot of the next token."""
+        self.positions.index.add_(1)
+        if self.is_ring:
+            self.positions.index.remainder_(len(self.positions))
+
+
 class FixedDecoding(Decoding):
     """The same with a state whose shapes and addresses do not change from step to step: keys and values have memory of
-    a fixed size, in which unused entries are masked, and the new state is copied to where the old one was."""
+    a fixed size, in which unused entries are masked, and the new state is copied to where the old one was. Where a
+    layer keeps a number of tokens, its memory has room for these and never grows."""
 
     def __init__(self, model: LanguageModel, state: ModelState, steps: int) -> None:
         super().__init__(model, state)
-        self.used = max((len(cache.keys_values) for cache in state.layers if isinstance(cache, KVCache)), default=0)
+        self.kept_tokens = [
+            mixer.kept_tokens if isinstance(mixer, Attention) else None for mixer in model.layers.mixers
+        ]
+        caches = zip(map(mixer_state, state.layers), self.kept_tokens, strict=True)
+        growing = [len(cache.keys_values) for cache, keep in caches if isinstance(cache, KVCache) and keep is None]
+        self.used = max(growing, default=0)
         size = self.used + steps
         # Twice what is there, so that a token is copied a constant number of times however long the text becomes.
         # A model without keys and values needs no memory for tokens, and never more.
-        self.allocate(min(size, 2 * max(self.used, 4 * BLOCK)) if self.used else size)
+        self.allocate(min(size, 2 * max(self.used, 4 * BLOCK)) if growing else size)
 
     def allocate(self, size: int) -> None:
         """Memory for at least so many keys and values, with those of the state."""
-        self.size = -(-size // BLOCK) * BLOCK
+        self.size = _round_up(size)
+        self.slots: dict[Any, Slots] = {}
         past_length = self.state.past_length.clone()
-        index = torch.tensor([self.used], device=past_length.device)
-        caches = [layer for layer in self.state.layers if isinstance(layer, KVCache)]
-        # All layers have seen the same tokens: one buffer of positions, and one mask made from it, serve them all.
-        positions = caches[0].fixed_positions(self.used, self.size, past_length, index) if caches else None
-        self.index = index
-        self.state = ModelState(past_length, tuple(_fix(layer, self.used, positions) for layer in self.state.layers))
+        layers = tuple(map(self._fix, self.state.layers, self.kept_tokens))
+        self.state = ModelState(past_length, layers)
         self.tokens = torch.zeros_like(past_length)
         self.maxima = torch.empty(0)
+
+    def _fix(self, layer: Any, keep: int | None) -> Any:
+        """The state of a layer at fixed addresses."""
+        cache = mixer_state(layer)
+        if not isinstance(cache, KVCache):
+            return _clone(layer)
+        if keep is not None and isinstance(cache.positions, FixedBuffer):  # it has all the memory that it needs
+            self.slots.setdefault(id(cache.positions), Slots(cache.positions, is_ring=True))
+            return layer
+        used = len(cache.keys_values) if keep is not None else self.used
+        key = (keep, id(cache.positions))
+        if key not in self.slots:
+            past_length = self.state.past_length
+            index = torch.tensor([used], device=past_length.device)
+            size = self.size
+            if keep is not None:
+                # In rows of different lengths the newest tokens may be in the first slots, which are taken again first.
+                size = _round_up(keep + (1 if cache.positions is None else used))
+            self.slots[key] = Slots(cache.fixed_positions(used, size, past_length, index), is_ring=keep is not None)
+        fixed = cache.with_positions(used, self.slots[key].positions)
+        return replace_mixer_state(_clone(replace_mixer_state(layer, ())), fixed)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         if self.used == self.size:
@@ -88,7 +130,8 @@ class FixedDecoding(Decoding):
         for old, new in zip(tensors_of(self.state), tensors_of(after), strict=True):
             if old is not new:  # keys, values and their positions were written in place
                 old.copy_(new)
-        self.index += 1
+        for slots in self.slots.values():
+            slots.advance()
         logits = self.model.predict_next(x[:, -1], after)
         self.maxima = logits.new_empty(len(logits))
         torch.max(logits, -1, out=(self.maxima, self.tokens))  # a greedy step finds its input in place
@@ -143,15 +186,13 @@ class CUDAGraphDecoding(FixedDecoding):
         return graph.replay, logits
 
 
-def _fix(state: Any, used: int, positions: FixedBuffer | None) -> Any:
-    """The state of a layer at fixed addresses."""
-    if isinstance(state, KVCache):
-        assert positions is not None, "keys have positions"
-        return state.with_positions(used, positions)
-    if isinstance(state, Tensor):
-        return state.clone()
-    parts = [_fix(part, used, positions) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+def _round_up(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def _clone(state: Any) -> Any:
+    """The state of a layer without keys and values, at addresses of its own."""
+    return map_state(torch.clone, state)
 
 
 def can_capture(model: LanguageModel) -> bool:
@@ -165,8 +206,7 @@ def has_fixed_state(mixer: Mixer) -> bool:
     """Whether the shapes of a mixer's state stay as they are, or are those of keys and values in a memory of fixed
     size."""
     if isinstance(mixer, Attention):
-        # A bounded memory drops entries, a number of them that the device knows only.
-        return type(mixer) is Attention and mixer.spec.memory is None
+        return type(mixer) is Attention
     if not mixer.streams or mixer.spec.grows:
         return False
     weight = next(mixer.parameters(), torch.empty(0))

@@ -45,12 +45,12 @@ class LanguageModelSpec(TokenModelSpec):
         return self.width_in if self.tied else self.widths_by_layer[-1]
 
     @property
-    def can_carry(self) -> bool:
-        """Whether its state may be carried through a text of any length: no layer needs whole sequences, positions have
-        no limit, and the state does not grow."""
+    def carries_by_default(self) -> bool:
+        """Whether training carries its state through a text, if nothing else is said: no layer needs whole sequences,
+        positions have no limit, and the state does not grow."""
         mixers = [block.mixer for block in self.blocks()]
         has_end = find_position(self.embedder_position).has_limit or any(mixer.limit is not None for mixer in mixers)
-        return not has_end and all(mixer.streams and not mixer.grows for mixer in mixers)
+        return not has_end and all(mixer.carries_by_default for mixer in mixers)
 
     @property
     def position_offset(self) -> int:

@@ -6,6 +6,7 @@ the explicit path computes the matrix of weights. Tests compare them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anaphor.config import check_at_least, look_up
-from anaphor.mixers.attention.score import NORMALIZERS, SCORES
+from anaphor.errors import ConfigError
+from anaphor.mixers.attention.score import LEARNED_NORMALIZERS, NORMALIZERS, SCORES, Score, SoftCapped, build_normalizer
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.layers import NORM_KINDS, Linear, Norm
 from anaphor.mixers.spec import HeadOptions, MixerSpec, Sizes, check_divides, check_heads, check_probability, require
@@ -131,7 +133,9 @@ class MultiHeadSpec(MixerSpec, HeadOptions):
         check_probability(dropout=self.dropout)
         look_up(QK_NORMS, self.qk_norm or "none", "norm of queries and keys")
         look_up(SCORES, require(self.score), "score")
-        look_up(NORMALIZERS, require(self.normalize), "normalizer")
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise ConfigError(f"softcap={self.softcap:g}: it must be a number above 0")
+        look_up({**NORMALIZERS, **LEARNED_NORMALIZERS}, require(self.normalize), "normalizer")
         look_up(MERGES, require(self.merge), "merge").check(self.merge_evaluation)
         look_up(COMBINES, require(self.combine), "combination")
 
@@ -194,8 +198,9 @@ class MultiHead(Mixer):
         self.inner_width = sizes.heads * sizes.head_width
         self.kv_width = self.kv_heads * sizes.head_width
         self.q_norm, self.k_norm = build_qk_norm(spec), build_qk_norm(spec)
-        self.score = SCORES[require(spec.score)](sizes)
-        self.normalize = NORMALIZERS[require(spec.normalize)]
+        score = SCORES[require(spec.score)](sizes)
+        self.score: Score = score if spec.softcap is None else SoftCapped(score, spec.softcap)
+        self.normalize = build_normalizer(require(spec.normalize), sizes)
         self.merge = MERGES[require(spec.merge)](spec.merge_evaluation)
         self.weights = Tap()
         bias = require(spec.bias) if spec.out_bias is None else spec.out_bias

@@ -59,7 +59,8 @@ class KVCache(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec(MultiHeadSpec, ReachOptions, RotaryOptions, PositionOptions):
-    """Self-attention. A token attends to what `mask` and `window` allow; a carried state keeps `memory` tokens."""
+    """Self-attention. A token attends to what `mask` and `window` allow; a carried state keeps what later tokens may
+    attend to, and at most `memory` tokens."""
 
     defaults: ClassVar[Mapping[str, Any]] = {**MultiHeadSpec.defaults, "mask": "causal"}
 
@@ -95,6 +96,13 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, RotaryOptions, PositionOptions)
         return mask if self.window is None else mask & window(self.window)
 
     @property
+    def kept_tokens(self) -> int | None:
+        """Number of past tokens that a carried state keeps; None means all."""
+        reach = self.combined_mask.reach
+        window = None if math.isinf(reach) else int(reach) - 1
+        return self.memory if window is None else window
+
+    @property
     def sizes(self) -> Sizes:
         return replace(super().sizes, max_positions=self.max_positions, **self._rotary_options)
 
@@ -107,7 +115,12 @@ class AttentionSpec(MultiHeadSpec, ReachOptions, RotaryOptions, PositionOptions)
 
     @property
     def grows(self) -> bool:
-        return self.streams and self.memory is None
+        return self.streams and self.kept_tokens is None
+
+    @property
+    def carries_by_default(self) -> bool:
+        # A window says what a token attends to; a memory says that it reaches into the segment before.
+        return self.streams and self.memory is not None
 
     @property
     def limit(self) -> int | None:
@@ -133,6 +146,7 @@ class Attention(MultiHead):
         super().__init__(spec)
         mask = spec.combined_mask if mask is None else mask
         self.mask = mask if spec.memory is None else mask & window(spec.memory + 1)
+        self.kept_tokens = None if math.isinf(self.mask.reach) else int(self.mask.reach) - 1
         self.project = Linear(spec.width, self.inner_width + 2 * self.kv_width, bias=require(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
 
@@ -157,7 +171,7 @@ class Attention(MultiHead):
     def state_bytes(self, tokens: int) -> int:
         if not self.streams:
             return 0
-        kept = tokens if self.spec.memory is None else min(tokens, self.spec.memory)
+        kept = tokens if self.kept_tokens is None else min(tokens, self.kept_tokens)
         return kept * 2 * self.kv_width * self.out.weight.element_size()
 
     def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
@@ -252,19 +266,16 @@ class Attention(MultiHead):
     def _trim(self, cache: KVCache, span: Span) -> KVCache:
         """Drop what no later token may attend to. By position: by slot, a short row would lose tokens to padding.
 
-        Rows of different lengths share slots, so there may be more than `memory` slots, but in each row at most
-        `memory` of them are used.
+        Rows of different lengths share slots, so there may be more than `keep` slots, but in each row at most `keep` of
+        them are used.
         """
-        keep = self.spec.memory
-        if keep is None:
+        keep, positions = self.kept_tokens, cache.positions
+        if keep is None or isinstance(positions, FixedBuffer):  # there the newest tokens replace the oldest
             return cache
-        if cache.positions is None:
+        if positions is None:
             return KVCache(cache.keys_values.keep_last(keep), positions=None)
-        following = span.following[:, None]
-        positions = cache.positions.data
-        slots = ((positions >= 0) & (positions >= following - keep)).any(0).nonzero().squeeze(-1)
-        kept = cache.positions.select(slots)
-        return KVCache(cache.keys_values.select(slots), None if bool((kept.data >= 0).all()) else kept)
+        slots, kept = span.once(f"last {keep}", positions, lambda: _last_slots(positions, keep, span))
+        return KVCache(cache.keys_values.select(slots), kept)
 
 
 def _extend(past: KVCache, keys_values: Tensor, span: Span) -> KVCache:
@@ -290,6 +301,14 @@ def _first_positions(span: Span) -> KVBuffer:
 
 def _used_slots(positions: KVBuffer) -> Visibility:
     return Visibility((positions.data >= 0)[:, None, None, :], has_fully_masked_rows=False)
+
+
+def _last_slots(positions: KVBuffer, keep: int, span: Span) -> tuple[Tensor, KVBuffer | None]:
+    """The slots that hold one of the last `keep` tokens of a row, and their positions; None if no slot is empty."""
+    used = (positions.data >= 0) & (positions.data >= span.following[:, None] - keep)
+    slots = used.any(0).nonzero().squeeze(-1)
+    kept = positions.select(slots)
+    return slots, None if bool((kept.data >= 0).all()) else kept
 
 
 def _positions_in(span: Span) -> Tensor:

@@ -88,6 +88,21 @@ class Additive(Score):
         return scores
 
 
+class SoftCapped(Score):
+    """Another score, squeezed between -c and c: c · tanh(score / c) (Gemma 2). Not a dot product."""
+
+    def __init__(self, score: Score, cap: float) -> None:
+        nn.Module.__init__(self)
+        self.score, self.cap = score, cap
+
+    def factors(self, q: Tensor, k: Tensor) -> None:
+        return None
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        scores: Tensor = self.score(q, k)
+        return self.cap * torch.tanh(scores / self.cap)
+
+
 SCORES: dict[str, type[Score]] = {
     "scaled-dot": ScaledDot,
     "dot": Dot,
@@ -132,4 +147,25 @@ def _mask_scores(scores: Tensor, allowed: Tensor) -> Tensor:
     return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min / 4)
 
 
+class SinkSoftmax(nn.Module):
+    """Softmax with an attention sink: one more score for each head, which is learned and belongs to no token. Weights
+    sum to less than one, and a head may attend to nothing (gpt-oss: OpenAI, 2025)."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sinks = nn.Parameter(torch.zeros(sizes.heads))
+
+    def forward(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        sinks = self.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        together = torch.cat((_mask_scores(scores, allowed), sinks), dim=-1)
+        return torch.softmax(together, dim=-1)[..., :-1].masked_fill(~allowed, 0)
+
+
 NORMALIZERS: dict[str, Normalizer] = {"softmax": softmax, "sigmoid": sigmoid, "sparsemax": sparsemax}
+LEARNED_NORMALIZERS: dict[str, Callable[[Sizes], Normalizer]] = {"softmax-sink": SinkSoftmax}
+"""Those with parameters, which are built for the heads of a layer."""
+
+
+def build_normalizer(name: str, sizes: Sizes) -> Normalizer:
+    """The normalizer of that name for heads of these sizes."""
+    return LEARNED_NORMALIZERS[name](sizes) if name in LEARNED_NORMALIZERS else NORMALIZERS[name]

@@ -129,7 +129,7 @@ class LanguageRunSpec(LanguageEvaluation, LanguageTraining, LanguageModelSection
         if settings.get("init") is not None:
             return settings
         spec = cls(**settings)
-        implied = spec.carry is not None and spec.carry == spec.model_spec(vocabulary=2).can_carry
+        implied = spec.carry is not None and spec.carry == spec.model_spec(vocabulary=2).carries_by_default
         return {name: value for name, value in settings.items() if not (name == "carry" and implied)}
 
 

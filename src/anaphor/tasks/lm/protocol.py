@@ -55,7 +55,7 @@ class Protocol:
 def choose_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
     """Whether state is carried across segments; None means wherever the model can. Impossible choices are refused."""
     if carry is None:
-        carry = model.spec.can_carry
+        carry = model.spec.carries_by_default
     if carry and not model.causal:
         raise ConfigError("a layer that sees later tokens reads whole segments and carries no state: use --no-carry")
     if carry and model.max_positions is not None:
@@ -64,7 +64,9 @@ def choose_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
             f"or another --position (sinusoidal, rotary, alibi, relative)"
         )
     if carry and model.state_grows:
-        raise ConfigError("a carried state of attention would grow without bound: set --memory, or use --no-carry")
+        raise ConfigError(
+            "a carried state of attention would grow without bound: set --memory or --window, or use --no-carry"
+        )
     if not carry and model.max_positions is not None and bptt > model.max_positions:
         raise ConfigError(f"bptt={bptt} is longer than the {model.max_positions:,} learned positions of the model")
     return carry
