@@ -16,7 +16,7 @@ SHEETS = SOURCE / "course" / "sheets"  # files of students, which import those b
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.is_relative_to(SHEETS))
 CORE = ["errors", "deprecated", "files", "user_paths", "shipped_files", "plain_values", "yaml_files", "config",
         "typecheck", "flags", "imported_files", "registry", "operations", "draw", "taps", "mixers", "cuda_graphs",
-        "models", "data", "metrics", "progress_listener", "evaluation", "generate", "beam_search", "inspect",
+        "models", "progress_listener", "data", "metrics", "evaluation", "generate", "beam_search", "inspect",
         "training", "tasks", "progress", "cli", "api", "__main__"]  # fmt: skip
 ORDER = [*CORE, *SHELVES, "examples"]
 MAY_USE = {("labs", "trace"), ("web", "studies")}

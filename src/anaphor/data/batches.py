@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from anaphor.config import check_at_least
+from anaphor.data.files import MEMORY_VARIABLE
+from anaphor.data.stored_tokens import StoredRows, StoredTokens
 from anaphor.data.stream_order import StreamOrder
 from anaphor.errors import ConfigError, DataError, count_noun
 
@@ -118,30 +120,41 @@ class Batches(Sequence[B]):
 
 def batchify(tokens: Tensor, rows: int, offset: int = 0) -> Tensor:
     """[N] -> [rows, length]: the text from `offset` on, cut into equal rows; the remainder is dropped."""
+    length = row_length(len(tokens), rows, offset)
+    return tokens[offset : offset + rows * length].view(rows, length)
+
+
+def row_length(count: int, rows: int, offset: int = 0) -> int:
+    """Tokens of each row of a text of `count` tokens from `offset` on."""
     check_at_least(1, rows=rows)
     check_at_least(0, offset=offset)
-    length = max(len(tokens) - offset, 0) // rows
+    length = max(count - offset, 0) // rows
     if length < 2:
-        most = max(len(tokens) - offset, 0) // 2
+        most = max(count - offset, 0) // 2
         advice = f"use at most {count_noun(most, 'row')}" if most else "use a longer text"
         raise DataError(
-            f"a text of {count_noun(len(tokens), 'token')} is too short for {count_noun(rows, 'row')} after "
+            f"a text of {count_noun(count, 'token')} is too short for {count_noun(rows, 'row')} after "
             f"{count_noun(offset, 'token')}: each row needs 2; {advice}"
         )
-    return tokens[offset : offset + rows * length].view(rows, length)
+    return length
 
 
 class Stream(Batches[Batch]):
     """Segments of `bptt` tokens of all rows, in order. Batches are views of the rows; the last may be shorter."""
 
     def __init__(
-        self, tokens: Tensor, rows: int, bptt: int, *, orders: Sequence[StreamOrder] = (), epoch: int = 0
+        self, tokens: Tensor | StoredTokens, rows: int, bptt: int, *, orders: Sequence[StreamOrder] = (), epoch: int = 0
     ) -> None:
         """`orders` change the text for the epoch, one after the other."""
         check_at_least(1, bptt=bptt)
-        self.rows = batchify(tokens, rows, sum(order.offset(epoch) for order in orders))  # [B, length]
+        offset = sum(order.offset(epoch) for order in orders)
+        self.rows: Tensor | StoredRows  # [B, length]
+        if isinstance(tokens, StoredTokens):
+            self.rows = StoredRows(tokens, rows, row_length(len(tokens), rows, offset), offset)
+        else:
+            self.rows = batchify(tokens, rows, offset)
         for order in orders:
-            self.rows = order.arrange(self.rows, epoch)
+            self.rows = arrange(self.rows, order, epoch)
         self.bptt = bptt
 
     def __len__(self) -> int:
@@ -150,7 +163,27 @@ class Stream(Batches[Batch]):
     def batch(self, index: int) -> Batch:
         start = index * self.bptt
         end = min(start + self.bptt, self.rows.shape[1] - 1)
+        if isinstance(self.rows, StoredRows):
+            read = self.rows.read(start, end + 1)
+            return Batch(read[:, :-1], read[:, 1:], restarts=start == 0)
         return Batch(self.rows[:, start:end], self.rows[:, start + 1 : end + 1], restarts=start == 0)
+
+
+def arrange(rows: Tensor | StoredRows, order: StreamOrder, epoch: int) -> Tensor | StoredRows:
+    """The tokens of the rows in the order of an epoch."""
+    count, length = rows.shape
+    starts = order.starts(count, length, epoch)
+    if isinstance(rows, StoredRows):
+        if type(order).arrange is not StreamOrder.arrange:
+            raise ConfigError(
+                f"{type(order).__name__} arranges all tokens at once, and this text is read from the disk: with "
+                f"{MEMORY_VARIABLE} larger than the text it is read into memory"
+            )
+        return rows if starts is None else rows.rotate(starts)
+    if starts is not None:
+        places = torch.from_numpy(starts[:, None]).to(rows.device) + torch.arange(length, device=rows.device)
+        rows = rows.gather(1, places % length)
+    return order.arrange(rows, epoch)
 
 
 class EvaluationStream(Batches[Batch]):
@@ -159,12 +192,16 @@ class EvaluationStream(Batches[Batch]):
     Rows differ by at most one token, so only the last batch has padding.
     """
 
-    def __init__(self, tokens: Tensor, boundary: int, rows: int, bptt: int) -> None:
+    def __init__(self, tokens: Tensor | StoredTokens, boundary: int, rows: int, bptt: int) -> None:
         check_at_least(1, rows=rows, bptt=bptt)
         if not len(tokens):
             raise DataError("a text without tokens cannot be scored")
         self.rows, self.bptt = min(rows, len(tokens)), bptt
-        self.tokens = torch.cat([tokens.new_tensor([boundary]), tokens])
+        self.tokens: Tensor | StoredTokens
+        if isinstance(tokens, StoredTokens):
+            self.tokens = tokens.after(boundary)
+        else:
+            self.tokens = torch.cat([tokens.new_tensor([boundary]), tokens])
         share, extra = divmod(len(tokens), self.rows)
         numbers = torch.arange(self.rows, device=tokens.device)
         self.starts = numbers * share + numbers.clamp(max=extra)  # [B]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from anaphor.errors import DataError
@@ -54,3 +57,21 @@ def write_cache(path: Path, content: bytes | memoryview) -> bool:
             ) from None
         return False
     return True
+
+
+@contextmanager
+def lock_cache(target: Path) -> Iterator[None]:
+    """One process makes a file or folder of the cache; others wait for it and then find it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path = target.with_name(f"{target.name}.lock")
+    while True:
+        with path.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # If the last holder has just deleted the file, there could be locks on two files of one name.
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return

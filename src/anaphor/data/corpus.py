@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anaphor.config import look_up
 from anaphor.data.cache import cache_folder, write_cache
 from anaphor.data.dataset import TRAIN, Dataset
+from anaphor.data.shards import ShardedArray
+from anaphor.data.streamed_text import can_stream, encode_streamed, is_streamed, train_streamed
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, DataError
 from anaphor.registry import TOKENIZERS
@@ -31,8 +34,8 @@ _STORED = np.dtype("<i4")
 class Corpus:
     """One split of a text as token ids."""
 
-    tokens: Ids
-    """[N], int32; usually a read-only memory map."""
+    tokens: Ids | ShardedArray
+    """[N], int32; usually a read-only memory map. Of a text that is larger than memory, in shards."""
     bytes: int
     """Size of the split, decompressed: the same for every tokenizer."""
     digest: str
@@ -46,6 +49,12 @@ class Corpus:
 
         return torch.tensor(np.asarray(self.tokens), dtype=torch.int64, device=device)
 
+    def counts(self, size: int) -> NDArray[np.int64]:
+        """How often each token occurs. [size]"""
+        if not isinstance(self.tokens, ShardedArray):
+            return np.bincount(self.tokens, minlength=size)
+        return sum((np.bincount(block, minlength=size) for block in self.tokens.blocks()), np.zeros(size, np.int64))
+
 
 def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tokenizer:
     """Train a tokenizer on the train split of a text, and on nothing else.
@@ -57,13 +66,18 @@ def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tok
     cached = None if is_own else _load_tokenizer(_entry("tokenizers", dataset.digest(TRAIN), kind, size))
     if cached is not None:
         return cached
+    if can_stream(dataset, kind):
+        digest = dataset.digest(TRAIN)
+        return _store_tokenizer(train_streamed(dataset, kind, size), digest, kind, size)
     raw = _read(dataset, TRAIN)
     tokenizer: Tokenizer = tokenizer_class.train_bytes(
         raw, size, where=dataset.where(TRAIN), offset=dataset.byte_offset(TRAIN)
     )
-    if is_own:
-        return tokenizer
-    entry = _entry("tokenizers", hashlib.sha256(raw).hexdigest(), kind, size)
+    return tokenizer if is_own else _store_tokenizer(tokenizer, hashlib.sha256(raw).hexdigest(), kind, size)
+
+
+def _store_tokenizer(tokenizer: Tokenizer, digest: str, kind: str, size: int | None) -> Tokenizer:
+    entry = _entry("tokenizers", digest, kind, size)
     metadata = {"digest": tokenizer.digest(), "tokenizer": tokenizer.to_plain()}
     write_cache(entry.with_suffix(".json"), json.dumps(metadata).encode())
     return tokenizer
@@ -72,6 +86,9 @@ def build_tokenizer(dataset: Dataset, kind: str, size: int | None = None) -> Tok
 def encode_split(dataset: Dataset, split: str, tokenizer: Tokenizer) -> Corpus:
     """One split of a text as token ids. The second call for the same text and tokenizer reads the cache."""
     digest, is_own = dataset.digest(split), TOKENIZERS.is_registered(tokenizer.kind)
+    if not is_own and is_streamed(dataset, type(tokenizer)):
+        shards = encode_streamed(dataset, split, tokenizer)
+        return Corpus(ShardedArray(shards), shards.end, digest, shards.fact("unknowns"))
     cached = None if is_own else _load_corpus(_entry("corpora", digest, tokenizer.digest()), digest)
     if cached is not None:
         return cached

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import random
 import re
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from anaphor.config import look_up
-from anaphor.data.files import File, StoredFile
+from anaphor.data.files import PIECE, File, StoredFile, digest_of, in_memory_bytes, note_of_file
 from anaphor.data.text import ADVICE_FOR_TEXT, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
@@ -69,6 +70,19 @@ class Dataset(ABC):
 
         `column` may be left out where there is only one.
         """
+
+    def pieces(self, split: str, column: str | None = None, start: int = 0) -> Iterator[bytes]:
+        """The same from a byte on, a piece at a time: of large files without having all of them in memory."""
+        yield self.read(split, column)[start:]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, about; 0 where it has none."""
+        return 0
+
+    def split_size(self, split: str) -> int:
+        """Bytes of one split, about."""
+        return self.size
 
     def digest(self, split: str) -> str:
         """SHA-256 of one split: of its column, or of the digests of its columns."""
@@ -172,6 +186,17 @@ class SplitFiles(Dataset):
     def read(self, split: str, column: str | None = None) -> bytes:
         return self._file(split, column).read()
 
+    def pieces(self, split: str, column: str | None = None, start: int = 0) -> Iterator[bytes]:
+        file = self._file(split, column)
+        return file.pieces(start) if isinstance(file, StoredFile) else super().pieces(split, column, start)
+
+    @property
+    def size(self) -> int:
+        return sum(map(self.split_size, self.splits))
+
+    def split_size(self, split: str) -> int:
+        return sum(file.size for file in self.files[split] if isinstance(file, StoredFile))
+
     def column_digest(self, split: str, column: str) -> str:
         return self._file(split, column).digest()
 
@@ -189,22 +214,63 @@ class OneFile(Dataset):
         self.name, self.file, self.has_own_splits = name, file, has_own_splits
 
     def read(self, split: str, column: str | None = None) -> bytes:
+        return b"".join(self.pieces(split, column))
+
+    def pieces(self, split: str, column: str | None = None, start: int = 0) -> Iterator[bytes]:
         self.column_index(column)
-        raw = self.file.read()
-        start, end = self._bounds(raw, self.check_split(split))
-        return raw[start:end]
+        split = self.check_split(split)
+        if not self._is_large:
+            raw = self.file.read()
+            first, last = self._bounds(raw, split)
+            yield raw[first + start : last]
+            return
+        first, last = self._large_bounds(split)
+        yield from self._stored.pieces(first + start, last)
+
+    def column_digest(self, split: str, column: str) -> str:
+        if not self._is_large:
+            return super().column_digest(split, column)
+        return note_of_file(self._stored.path, split, lambda: digest_of(self.pieces(split, column)))
+
+    @property
+    def size(self) -> int:
+        return self.file.size if isinstance(self.file, StoredFile) else 0
+
+    def split_size(self, split: str) -> int:
+        if not self._is_large:
+            return self.size
+        start, end = self._large_bounds(self.check_split(split))
+        return end - start
 
     def where(self, split: str, column: str | None = None) -> str:
         return str(self.file)
 
     def byte_offset(self, split: str) -> int:
-        return self._bounds(self.file.read(), self.check_split(split))[0]
+        split = self.check_split(split)
+        return (self._large_bounds(split) if self._is_large else self._bounds(self.file.read(), split))[0]
 
     def line_offset(self, split: str) -> int:
-        return self.file.read()[: self.byte_offset(split)].count(b"\n")
+        if not self._is_large:
+            return self.file.read()[: self.byte_offset(split)].count(b"\n")
+        return sum(piece.count(b"\n") for piece in self._stored.pieces(0, self.byte_offset(split)))
 
-    def _bounds(self, raw: bytes, split: str) -> tuple[int, int]:
-        if not raw.strip():
+    @property
+    def _stored(self) -> StoredFile:
+        assert isinstance(self.file, StoredFile), "other files are not large"
+        return self.file
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether it is read in pieces; a compressed file can only be cut when all of it was read."""
+        file = self.file
+        return isinstance(file, StoredFile) and not file.is_compressed and file.size > in_memory_bytes()
+
+    def _large_bounds(self, split: str) -> tuple[int, int]:
+        with self._stored.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            return self._bounds(raw, split)
+
+    def _bounds(self, raw: bytes | mmap.mmap, split: str) -> tuple[int, int]:
+        if is_blank(raw, 0, len(raw)):
             raise DataError(f"{self.file} is empty")
         if split == ALL:
             return 0, len(raw)
@@ -331,31 +397,37 @@ def check_line_counts(where: Sequence[str], columns: Sequence[Sequence[str]]) ->
             )
 
 
-def cut_points(raw: bytes, where: str) -> tuple[int, int]:
+def cut_points(raw: bytes | mmap.mmap, where: str) -> tuple[int, int]:
     """Where valid and test begin: after the first line end past 90 % and 95 % of the bytes.
 
     Where a line is so long that a split would be empty, the text is cut at white space, else between two characters.
     """
-    valid, test = len(raw) * 90 // 100, len(raw) * 95 // 100
+    size = len(raw)
+    valid, test = size * 90 // 100, size * 95 // 100
     for ends in (b"\n", b" \t\n"):
         cuts = _end_of_text(raw, valid, ends), _end_of_text(raw, test, ends)
-        if all(part.strip() for part in (raw[: cuts[0]], raw[cuts[0] : cuts[1]], raw[cuts[1] :])):
+        if not any(is_blank(raw, *part) for part in ((0, cuts[0]), cuts, (cuts[1], size))):
             return cuts
     cuts = _end_of_character(raw, valid), _end_of_character(raw, test)
-    if 0 < cuts[0] < cuts[1] < len(raw.rstrip()):
+    if 0 < cuts[0] < cuts[1] < size and not is_blank(raw, cuts[1], size):
         return cuts
     raise DataError(
-        f"{where} has {count_noun(len(raw), 'byte')}, too few to be split into train, valid and test: "
+        f"{where} has {count_noun(size, 'byte')}, too few to be split into train, valid and test: "
         "give a longer text, or a folder with a file for each split"
     )
 
 
-def _end_of_text(raw: bytes, start: int, ends: bytes) -> int:
+def is_blank(raw: bytes | mmap.mmap, start: int, stop: int) -> bool:
+    """Whether bytes are nothing but white space."""
+    return not any(raw[place : min(place + PIECE, stop)].strip() for place in range(start, stop, PIECE))
+
+
+def _end_of_text(raw: bytes | mmap.mmap, start: int, ends: bytes) -> int:
     found = [index for index in (raw.find(bytes([end]), start) for end in ends) if index >= 0]
     return min(found) + 1 if found else len(raw)
 
 
-def _end_of_character(raw: bytes, start: int) -> int:
+def _end_of_character(raw: bytes | mmap.mmap, start: int) -> int:
     # A byte 10xxxxxx continues a UTF-8 character, which starts at most three bytes earlier.
     for index in range(start, min(start + 4, len(raw))):
         if raw[index] & 0xC0 != 0x80:
@@ -389,8 +461,8 @@ def count_overlap(
 
     Bytes are compared, so it also works where they are not UTF-8.
     """
-    test = Counter(_parts(dataset.read(split), separator))
-    shared = {part for part in _parts((trained_on or dataset).read(TRAIN), separator) if part in test}
+    test = Counter(split_units(dataset.read(split), separator))
+    shared = {part for part in split_units((trained_on or dataset).read(TRAIN), separator) if part in test}
     return Overlap(test.total(), sum(test[part] for part in shared))
 
 
@@ -400,6 +472,7 @@ def count_row_overlap(dataset: Dataset, trained: Iterable[tuple[Any, ...]], spli
     return Overlap(test.total(), sum(test[row] for row in test.keys() & set(trained)))
 
 
-def _parts(raw: bytes, separator: bytes) -> Iterator[bytes]:
+def split_units(raw: bytes, separator: bytes) -> Iterator[bytes]:
+    """Lines or examples of a text, without blank ones and without the white space around them."""
     plain = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
     return filter(None, (part.strip() for part in re.split(separator, plain)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import os
 import shutil
@@ -15,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from anaphor.data.cache import cache_folder
+from anaphor.data.cache import cache_folder, lock_cache
 from anaphor.data.files import StoredFile
 from anaphor.errors import DataError
 from anaphor.user_paths import user_path
@@ -137,7 +136,7 @@ def download(file: NamedFile) -> Path:
     pooch.get_logger().setLevel("WARNING")  # we have a progress bar
     upstream, target = file.upstream, file.cache_path
     try:
-        with _lock(target), progress_bar(f"{file.data}/{upstream.file}", upstream.transfer.bytes) as advance:
+        with lock_cache(target), progress_bar(f"{file.data}/{upstream.file}", upstream.transfer.bytes) as advance:
             pooch.retrieve(
                 upstream.url,
                 known_hash=f"sha256:{upstream.transfer.sha256}",
@@ -163,24 +162,6 @@ def _where_to_put(file: NamedFile) -> str:
     paths = " or ".join(str(path) for path in file.candidates())
     hint = "" if os.environ.get(VARIABLE) else f" (${VARIABLE} names a folder that is searched first)"
     return f"put that file at {paths}{hint}"
-
-
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    """One process downloads; others wait for it and then find the file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    path = target.with_name(f"{target.name}.lock")
-    while True:
-        with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            # If the last holder has just deleted the file, there could be locks on two files of one name.
-            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
-                continue
-            try:
-                yield
-            finally:
-                path.unlink()
-            return
 
 
 def partial_path(target: Path) -> Path:

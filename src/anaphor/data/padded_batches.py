@@ -14,6 +14,8 @@ from torch import Tensor
 from anaphor.data.batches import IGNORE_INDEX, B, Batch, Batches
 from anaphor.data.buckets import Buckets, Indices
 from anaphor.data.pairs import EncodedPairs
+from anaphor.data.stored_tokens import StoredTokens
+from anaphor.data.streamed_text import StoredExamples
 from anaphor.data.tokenizer import Ids
 from anaphor.errors import DataError, count_noun
 
@@ -22,7 +24,7 @@ from anaphor.errors import DataError, count_noun
 class TokenSequences:
     """Sequences on a device, to be gathered into padded rows."""
 
-    tokens: Tensor
+    tokens: Tensor | StoredTokens
     """[N]: all of them, concatenated; the target of each token is the next one."""
     starts: Tensor
     """[P]: where each begins."""
@@ -34,6 +36,12 @@ class TokenSequences:
     def build(cls, tokens: Ids, starts: Indices, sizes: Indices, pad: int, device: torch.device | str) -> Self:
         flat, begin, size = (torch.from_numpy(array).to(device) for array in (tokens.astype(np.int64), starts, sizes))
         return cls(flat, begin, size, pad)
+
+    def count(self, token: int) -> int:
+        """How often a token occurs."""
+        if isinstance(self.tokens, StoredTokens):
+            return self.tokens.count(token, int((self.starts + self.sizes).max()) + 1)
+        return int((self.tokens == token).sum())
 
     def gather(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """(tokens [B, width], the token after each [B, width], lengths [B])."""
@@ -71,7 +79,7 @@ class BatchesByLength(Batches[B]):
 
     def count_token(self, token: int | None) -> int:
         """How often a token occurs in the examples."""
-        return 0 if token is None else int((self._inputs.tokens == token).sum())
+        return 0 if token is None else self._inputs.count(token)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -189,6 +197,18 @@ def batch_examples(
     buckets = Buckets(sizes=sizes[:, None], rows=rows, max_tokens=max_tokens)
     inputs = TokenSequences.build(np.concatenate(examples), np.cumsum(lengths) - lengths, sizes, pad, device)
     return PaddedBatches(inputs, None, np.arange(len(sizes)), buckets, seed=seed, epoch=epoch, text_bytes=text_bytes)
+
+
+def batch_stored_examples(
+    examples: StoredExamples, *, pad: int, rows: int, seed: int, device: torch.device | str
+) -> PaddedBatches:
+    """The same for examples that are larger than memory: only their lengths are in it."""
+    sizes = examples.lengths - 1
+    starts, lengths = (torch.from_numpy(array).to(device) for array in (examples.starts, sizes))
+    inputs = TokenSequences(StoredTokens(examples.tokens, device), starts, lengths, pad)
+    buckets = Buckets(sizes=sizes[:, None], rows=rows)
+    total = int(examples.bytes.sum())
+    return PaddedBatches(inputs, None, np.arange(len(sizes)), buckets, seed=seed, epoch=0, text_bytes=total)
 
 
 def batch_pairs(

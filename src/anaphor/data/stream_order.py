@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -21,6 +23,10 @@ class StreamOrder:
         """Number of tokens at the beginning of the text that are left out, so that all rows begin as much later."""
         return 0
 
+    def starts(self, rows: int, length: int, epoch: int) -> NDArray[np.int64] | None:
+        """Where each row starts, which is then a circle. [rows] None: at its first token."""
+        return None
+
     def arrange(self, rows: Tensor, epoch: int) -> Tensor:
-        """The tokens of the rows in another order. [B, length] -> [B, length]"""
+        """The tokens of the rows in another order, for texts in memory only. [B, length] -> [B, length]"""
         return rows

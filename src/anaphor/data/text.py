@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from anaphor.data.files import StoredFile
@@ -19,6 +20,7 @@ _FOREIGN_MARKS = {
 }
 _WHITE = re.compile(r"\s")
 _BLANK_LINE = re.compile(r"\n\s*\n")
+_BLANK_LINE_BYTES = re.compile(rb"\n[ \t\r\n]*\n")
 
 # Characters that are tokenized at once. A list of words takes ten times the memory of its text.
 CHUNK = 1 << 20
@@ -35,6 +37,11 @@ def decode_text(raw: bytes, where: str, offset: int = 0, advice: str = ADVICE) -
     for mark, encoding in _FOREIGN_MARKS.items():
         if raw.startswith(mark):
             raise DataError(f"{where} is {encoding}: {advice}")
+    return decode_part(raw, where, offset, advice).removeprefix("\ufeff")
+
+
+def decode_part(raw: bytes, where: str, offset: int = 0, advice: str = ADVICE) -> str:
+    """The same for bytes that others come before, so that they begin with no mark."""
     nul = raw.find(b"\0")
     if nul >= 0:
         raise DataError(
@@ -48,8 +55,78 @@ def decode_text(raw: bytes, where: str, offset: int = 0, advice: str = ADVICE) -
         raise DataError(
             f"{where} is not UTF-8: byte 0x{value:02x} at byte offset {offset + error.start}; {advice}"
         ) from None
-    text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some bytes of a text that is too long to be tokenized at once."""
+
+    raw: bytes
+    offset: int
+    """Bytes of the text before it."""
+    is_last: bool
+    """Whether the text ends with it."""
+
+    def decode(self, where: str, offset: int = 0) -> str:
+        """As text. `offset`: bytes of the same file before the text."""
+        decode = decode_part if self.offset else decode_text
+        return decode(self.raw, where, offset + self.offset)
+
+
+def split_parts(
+    pieces: Iterable[bytes], find_cut: Callable[[bytes], int], size: int, offset: int = 0
+) -> Iterator[Part]:
+    """A text in parts of about `size` bytes, cut where `find_cut` says; larger where it says nowhere.
+
+    Args:
+        pieces: The bytes of the text from `offset` on.
+        find_cut: Where bytes may be cut, near their end; 0 for nowhere.
+        size: Bytes of a part.
+        offset: Bytes of the text before the pieces.
+    """
+    held, wanted = bytearray(), size
+    for piece in (whole[start : start + size] for whole in pieces for start in range(0, len(whole), size)):
+        # One byte more than is asked for is kept, so that the last part is not empty.
+        if len(held) > wanted:
+            raw = bytes(held)
+            if cut := find_cut(raw):
+                yield Part(raw[:cut], offset, is_last=False)
+                offset, held, wanted = offset + cut, bytearray(raw[cut:]), size
+            else:
+                wanted = 2 * len(held)  # so that a long line is not searched again for each piece
+        held += piece
+    if held:
+        yield Part(bytes(held), offset, is_last=True)
+
+
+def cut_after_line(raw: bytes) -> int:
+    """After the last line end of some bytes; 0 where they have none."""
+    return raw.rfind(b"\n") + 1
+
+
+def cut_at_space(raw: bytes) -> int:
+    """After the last line end, else after the last space; 0 where there is neither."""
+    return cut_after_line(raw) or raw.rfind(b" ") + 1
+
+
+def cut_after_character(raw: bytes) -> int:
+    """After the last character that is complete, so that no line end of two characters is cut."""
+    for index in range(len(raw) - 1, max(len(raw) - 8, 0), -1):
+        if raw[index] & 0xC0 != 0x80 and raw[index] != 0x0A:
+            return index
+    return cut_after_line(raw)
+
+
+def cut_after_blank_line(raw: bytes) -> int:
+    """After the last blank line; 0 where there is none."""
+    found = 0
+    start = len(raw)
+    while not found and start > 0:  # from the end, because a text has many
+        start = max(start - CHUNK, 0)
+        for match in _BLANK_LINE_BYTES.finditer(raw, start):
+            found = match.end()
+    return found
 
 
 def check_characters(text: str, where: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.config import look_up
-from anaphor.data.text import CHUNK, decode_text, split_chunks
+from anaphor.data.text import CHUNK, Part, cut_after_character, cut_at_space, decode_text, split_chunks
 from anaphor.errors import ConfigError, DataError
 from anaphor.registry import TOKENIZERS
 
@@ -55,6 +55,20 @@ class Tokenizer(ABC):
         """The same for the bytes of a file."""
         return cls.train(decode_text(raw, where, offset), size)
 
+    can_encode_parts: ClassVar[bool] = False
+    """Whether `find_cut` finds places in every long text, so that it need not be in memory."""
+
+    @classmethod
+    def find_cut(cls, raw: bytes) -> int:
+        """The last place where the bytes of a text may be cut so that `encode_part` of both sides gives the tokens of
+        the whole; 0 where there is none."""
+        return 0
+
+    def encode_part(self, part: Part, *, where: str = "the text", offset: int = 0) -> Ids:
+        """Part of a text that is too long to be encoded at once."""
+        text = part.decode(where, offset)
+        return self.encode(text) if part.is_last else self.encode_sentence(text)
+
     @abstractmethod
     def encode(self, text: str) -> Ids:
         """A whole text as one stream, with its boundaries."""
@@ -66,6 +80,10 @@ class Tokenizer(ABC):
     def as_text(self, raw: bytes, *, where: str = "the text", offset: int = 0) -> str:
         """Bytes of a file as text for `encode_sentence`, to be split into examples."""
         return decode_text(raw, where, offset)
+
+    def part_as_text(self, part: Part, *, where: str = "the text", offset: int = 0) -> str:
+        """The same for part of a text."""
+        return part.decode(where, offset)
 
     @abstractmethod
     def encode_sentence(self, text: str) -> Ids:
@@ -145,6 +163,21 @@ class ListedTokenizer(Tokenizer):
 
     special: ClassVar[tuple[str, ...]]
     """Tokens that must be in the list."""
+    can_encode_parts = True
+
+    @classmethod
+    @abstractmethod
+    def count(cls, text: str, *, is_last: bool = True) -> Counter[str]:
+        """How often each token occurs in a text, or in part of one, in the order of first appearance."""
+
+    @classmethod
+    def from_counts(cls, counts: Counter[str], size: int | None = None) -> Self:
+        """The tokenizer of a text with these counts."""
+        return cls(most_frequent(counts, cls.special, size))
+
+    @classmethod
+    def train(cls, text: str, size: int | None = None) -> Self:
+        return cls.from_counts(cls.count(text), size)
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(tokens)
@@ -183,9 +216,14 @@ def most_frequent(counts: Counter[str], special: Sequence[str], size: int | None
     return [*(token for token in counts if token in kept), *(token for token in special if token not in counts)]
 
 
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The number of each character."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
 def character_ends(text: str) -> NDArray[np.int64]:
     """How many bytes, as UTF-8, come before the end of each character."""
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    points = code_points(text)
     return np.cumsum(1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000))
 
 
@@ -209,11 +247,15 @@ class Word(ListedTokenizer):
         self.unknown: int = self._ids[UNKNOWN]
 
     @classmethod
-    def train(cls, text: str, size: int | None = None) -> Self:
+    def count(cls, text: str, *, is_last: bool = True) -> Counter[str]:
         counts: Counter[str] = Counter()
-        for words in _chunks_of_words(text):
+        for words in _chunks_of_words(text) if is_last else map(_split_words, split_chunks(text)):
             counts.update(words)
-        return cls(most_frequent(counts, cls.special, size))
+        return counts
+
+    @classmethod
+    def find_cut(cls, raw: bytes) -> int:
+        return cut_at_space(raw)
 
     def encode(self, text: str) -> Ids:
         blocks = [self._encode_words(words) for words in _chunks_of_words(text)]
@@ -272,17 +314,29 @@ class Character(ListedTokenizer):
         self.unknown: int = self._ids[UNKNOWN]
 
     @classmethod
-    def train(cls, text: str, size: int | None = None) -> Self:
-        counts = Counter(dict.fromkeys(set(text), 1) if size is None else text)
+    def count(cls, text: str, *, is_last: bool = True) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for start in range(0, len(text), CHUNK):
+            part = text[start : start + CHUNK]
+            found = np.bincount(code_points(part))
+            present = sorted(map(chr, np.flatnonzero(found).tolist()), key=part.find)
+            counts.update({character: int(found[ord(character)]) for character in present})
+        return counts
+
+    @classmethod
+    def from_counts(cls, counts: Counter[str], size: int | None = None) -> Self:
         kept = most_frequent(counts, cls.special, size)
         return cls([*sorted(token for token in kept if token != UNKNOWN), UNKNOWN])
+
+    @classmethod
+    def find_cut(cls, raw: bytes) -> int:
+        return cut_after_character(raw)
 
     def encode(self, text: str) -> Ids:
         ids = np.empty(len(text), np.int32)
         for start in range(0, len(text), CHUNK):
             part = text[start : start + CHUNK]
-            points = np.frombuffer(part.encode("utf-32-le", "surrogatepass"), np.uint32)
-            ids[start : start + len(part)] = self._id_of_code_point[points]
+            ids[start : start + len(part)] = self._id_of_code_point[code_points(part)]
         return ids
 
     def encode_sentence(self, text: str) -> Ids:
@@ -315,6 +369,7 @@ class Byte(Tokenizer):
     """The 256 bytes of files as stored: no byte-order mark is dropped and no line end changed."""
 
     kind = "byte"
+    can_encode_parts = True
 
     def __init__(self) -> None:
         self.tokens = tuple(show_byte(value) for value in range(256))
@@ -338,8 +393,18 @@ class Byte(Tokenizer):
     def encode_bytes(self, raw: bytes, *, where: str = "the text", offset: int = 0) -> Ids:
         return np.frombuffer(raw, np.uint8).astype(np.int32)
 
+    @classmethod
+    def find_cut(cls, raw: bytes) -> int:
+        return len(raw)
+
+    def encode_part(self, part: Part, *, where: str = "the text", offset: int = 0) -> Ids:
+        return self.encode_bytes(part.raw)
+
     def as_text(self, raw: bytes, *, where: str = "the text", offset: int = 0) -> str:
         return raw.decode("utf-8", "surrogateescape")
+
+    def part_as_text(self, part: Part, *, where: str = "the text", offset: int = 0) -> str:
+        return self.as_text(part.raw)
 
     def encode_sentence(self, text: str) -> Ids:
         return self.encode(text)

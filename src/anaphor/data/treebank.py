@@ -14,12 +14,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from anaphor.data.text import split_chunks, split_examples, split_unfinished_examples
-from anaphor.data.tokenizer import UNKNOWN, Ids, ListedTokenizer, most_frequent
+from anaphor.data.text import Part, cut_after_blank_line, split_chunks, split_examples, split_unfinished_examples
+from anaphor.data.tokenizer import UNKNOWN, Ids, ListedTokenizer
 
 START = "<start>"
 PAD = "<pad>"
@@ -49,12 +49,19 @@ class Treebank(ListedTokenizer):
         self.unknown: int = self._ids[UNKNOWN]
 
     @classmethod
-    def train(cls, text: str, size: int | None = None) -> Self:
+    def count(cls, text: str, *, is_last: bool = True) -> Counter[str]:
         # The rules separate `<` from what follows it, so no word of a text is written like a special token.
         counts: Counter[str] = Counter(dict.fromkeys(cls.special, 0))
         for dialogue in split_examples(text):
             counts.update(split_words(dialogue))
-        return cls(most_frequent(counts, cls.special, size))
+        return counts
+
+    @classmethod
+    def find_cut(cls, raw: bytes) -> int:
+        return cut_after_blank_line(raw)
+
+    def encode_part(self, part: Part, *, where: str = "the text", offset: int = 0) -> Ids:
+        return self.encode(part.decode(where, offset))
 
     def encode(self, text: str) -> Ids:
         examples = [self.encode_example(dialogue) for dialogue in split_examples(text)]

@@ -9,7 +9,8 @@ from anaphor.data.stream_order import StreamOrder
 from anaphor.registry import register_stream_order
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import numpy as np
+    from numpy.typing import NDArray
 
     from anaphor.training.spec import RunSpec
 
@@ -30,14 +31,10 @@ class PartialShuffling(StreamOrder):
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def arrange(self, rows: Tensor, epoch: int) -> Tensor:
+    def starts(self, rows: int, length: int, epoch: int) -> NDArray[np.int64]:
         import numpy as np
-        import torch
 
-        count, length = rows.shape
-        starts = np.random.default_rng((self.seed, epoch)).integers(length, size=(count, 1))
-        places = torch.from_numpy(starts).to(rows.device) + torch.arange(length, device=rows.device)
-        return rows.gather(1, places % length)
+        return np.random.default_rng((self.seed, epoch)).integers(length, size=rows)
 
 
 def make_order(settings: PartialShufflingSettings, spec: RunSpec) -> PartialShuffling | None:

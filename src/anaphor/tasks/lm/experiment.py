@@ -15,13 +15,15 @@ from torch import Tensor
 
 from anaphor.beam_search import beam_search
 from anaphor.config import settings_of
-from anaphor.data.batches import Batch, Stream, batchify
+from anaphor.data.batches import Batch, Stream, row_length
 from anaphor.data.corpus import encode_split
 from anaphor.data.dataset import ALL, EXAMPLE_SEPARATOR, LINE_SEPARATOR, TEST, TEXT_COLUMNS, Dataset, count_overlap
 from anaphor.data.datasets import open_dataset
 from anaphor.data.grammar_dataset import GrammarDataset
-from anaphor.data.padded_batches import PaddedBatches, batch_examples
+from anaphor.data.padded_batches import PaddedBatches, batch_examples, batch_stored_examples
+from anaphor.data.stored_tokens import load_tokens
 from anaphor.data.stream_order import StreamOrder
+from anaphor.data.streamed_text import can_stream, count_streamed_overlap, encode_streamed_examples, is_large
 from anaphor.data.text import split_examples
 from anaphor.data.tokenizer import Tokenizer
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
@@ -126,7 +128,9 @@ class LanguageModelExperiment(Experiment):
     def overlap(self, split: str = TEST) -> dict[str, Any]:
         """How much of test is in train, as a detail of a result; empty for other data where train is gone."""
         try:
-            found = count_overlap(self.source, self.overlap_separator, self._open_training_text(), split)
+            trained_on = self._open_training_text()
+            count = count_streamed_overlap if is_large(self.source) or is_large(trained_on) else count_overlap
+            found = count(self.source, self.overlap_separator, trained_on, split)
         except AnaphorError:
             if self._open_training_text is self._open_text:
                 raise
@@ -237,7 +241,7 @@ class StreamExperiment(LanguageModelExperiment):
 
     def load_split(self, name: str) -> Split:
         corpus = encode_split(self.source, name, self.tokenizer)
-        return Split(corpus.tensor(self.device), corpus.bytes, corpus.unknowns)
+        return Split(load_tokens(corpus, self.device), corpus.bytes, corpus.unknowns)
 
     def batches(self, epoch: int) -> Stream:
         tokens, spec = self.split("train").tokens, self.spec
@@ -254,7 +258,8 @@ class StreamExperiment(LanguageModelExperiment):
         super().validate(test)
         self.eval_batches("valid", self.protocol)
         if self.orders:  # the text must be long enough in every epoch
-            batchify(self.split("train").tokens, self.spec.batch_size, sum(order.max_offset for order in self.orders))
+            offset = sum(order.max_offset for order in self.orders)
+            row_length(len(self.split("train").tokens), self.spec.batch_size, offset)
 
     def evaluate(self, split: str) -> LossResult:
         return self.evaluate_with(split, self.protocol)
@@ -322,19 +327,15 @@ class PaddedExperiment(LanguageModelExperiment):
 
     def load_split(self, name: str) -> PaddedBatches:
         where, tokenizer = self.source.where(name), self.tokenizer
+        if can_stream(self.source, tokenizer.kind):
+            return self._load_stored(name)
         text = tokenizer.as_text(self.source.read(name), where=where, offset=self.source.byte_offset(name))
         examples = split_examples(text)
-        if not examples:
-            raise DataError(f"{where} holds no examples: they are separated by blank lines")
+        self._require_examples(where, len(examples))
         if name == "train":
             examples = examples[: self.spec.max_examples]
         ids = [np.concatenate(([tokenizer.boundary], tokenizer.encode_sentence(example))) for example in examples]
-        longest, max_positions = max(map(len, ids)) - 1, self.model.max_positions
-        if max_positions is not None and longest > max_positions:
-            raise DataError(
-                f"the longest example of {where} has {longest:,} tokens, but the model has {max_positions:,} learned "
-                f"positions: use a larger --max-positions, or another --position"
-            )
+        self._check_longest(where, max(map(len, ids)) - 1)
         kept = [index for index, example in enumerate(ids) if len(example) > 1]
         return batch_examples(
             [ids[index] for index in kept],
@@ -344,6 +345,30 @@ class PaddedExperiment(LanguageModelExperiment):
             device=self.device,
             text_bytes=sum(len(examples[index].encode("utf-8", "surrogateescape")) for index in kept),
         )
+
+    def _load_stored(self, name: str) -> PaddedBatches:
+        """The same for a text that is larger than memory."""
+        where, spec = self.source.where(name), self.spec
+        examples = encode_streamed_examples(self.source, name, self.tokenizer)
+        self._require_examples(where, len(examples.lengths))
+        if name == "train":
+            examples = examples.select(slice(spec.max_examples))
+        self._check_longest(where, int(examples.lengths.max()) - 1)
+        kept = examples.select(examples.lengths > 1)
+        options: dict[str, Any] = {"rows": spec.batch_size, "seed": spec.seed, "device": self.device}
+        return batch_stored_examples(kept, pad=self.tokenizer.pad, **options)
+
+    def _require_examples(self, where: str, count: int) -> None:
+        if not count:
+            raise DataError(f"{where} holds no examples: they are separated by blank lines")
+
+    def _check_longest(self, where: str, longest: int) -> None:
+        max_positions = self.model.max_positions
+        if max_positions is not None and longest > max_positions:
+            raise DataError(
+                f"the longest example of {where} has {longest:,} tokens, but the model has {max_positions:,} learned "
+                f"positions: use a larger --max-positions, or another --position"
+            )
 
     def batches(self, epoch: int) -> PaddedBatches:
         batches: PaddedBatches = self.split("train").at_epoch(epoch)

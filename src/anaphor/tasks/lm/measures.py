@@ -42,7 +42,7 @@ def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:
     if not isinstance(experiment, StreamExperiment):
         return experiment.evaluate("train")
     protocol, unknown = experiment.protocol, experiment.tokenizer.unknown
-    tokens = experiment.split("train").tokens[: len(experiment.split(like).tokens)]
+    tokens = experiment.split("train").first(len(experiment.split(like).tokens))
     meter = LossMeter(causal=experiment.model.causal)
     batches = protocol.batches(tokens, experiment.tokenizer.boundary)
     for batch, losses in losses_by_batch(experiment.model, batches, protocol.carry):

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from anaphor.data.batches import Batch, EvaluationStream, Stream
+from anaphor.data.stored_tokens import StoredTokens
+from anaphor.data.tokenizer import Ids
 from anaphor.errors import ConfigError
 from anaphor.models.language_model import LanguageModel
 
@@ -17,10 +20,20 @@ from anaphor.models.language_model import LanguageModel
 class Split:
     """One split on the device, and the size of its text."""
 
-    tokens: Tensor
+    tokens: Tensor | StoredTokens
     """[N]"""
     bytes: int
     unknowns: int
+
+    def first(self, count: int) -> Tensor:
+        """The first tokens of the text, in memory."""
+        if isinstance(self.tokens, StoredTokens):
+            return self.tokens.tensor(count)
+        return self.tokens[:count]
+
+    def ids(self) -> Ids:
+        """All tokens in memory."""
+        return self.first(len(self.tokens)).cpu().numpy().astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Protocol:
     """Whether every token is scored once; else as in PyTorch's word_language_model example, which drops the remainder
     of the text and the first token of every row."""
 
-    def batches(self, tokens: Tensor, boundary: int) -> Sequence[Batch]:
+    def batches(self, tokens: Tensor | StoredTokens, boundary: int) -> Sequence[Batch]:
         if self.complete:
             return EvaluationStream(tokens, boundary, self.rows, self.bptt)
         return Stream(tokens, self.rows, self.bptt)

@@ -179,7 +179,7 @@ def score_tokens(experiment: LanguageModelExperiment, split: str) -> tuple[Float
 def read_split(experiment: LanguageModelExperiment, split: str) -> tuple[Ids, NDArray[np.int32]]:
     """The tokens of a split in the order of the text, without boundaries before examples, and their line numbers."""
     if isinstance(experiment, StreamExperiment):
-        return experiment.split(split).tokens.cpu().numpy().astype(np.int32), number_lines(experiment, split)
+        return experiment.split(split).ids(), number_lines(experiment, split)
     rows = {}
     for batch in experiment.split(split):
         for row, targets in zip(batch.indices, batch.targets.cpu().numpy(), strict=True):
@@ -191,7 +191,7 @@ def read_split(experiment: LanguageModelExperiment, split: str) -> tuple[Ids, ND
 
 def number_lines(experiment: StreamExperiment, split: str) -> NDArray[np.int32]:
     """The line of each token of a stream; where the text has no lines, parts of the same length."""
-    text = experiment.split(split).tokens.cpu().numpy()
+    text = experiment.split(split).ids()
     ends = np.cumsum(text == experiment.tokenizer.boundary)
     lines = np.concatenate(([0], ends[:-1])) if ends[-1] > 1 else np.arange(len(text)) // TOKENS_PER_LINE
     return lines.astype(np.int32)
@@ -206,8 +206,7 @@ def has_lines(experiment: LanguageModelExperiment, ids: Ids) -> bool:
 def group_by_frequency(experiment: LanguageModelExperiment, ids: Ids) -> Groups:
     """By how often a token occurs in the training text; `<unk>`, which stands for many words, is its own group."""
     tokenizer = experiment.tokenizer
-    train = encode_split(experiment.source, "train", tokenizer).tokens
-    counts = np.bincount(train, minlength=len(tokenizer))[ids]
+    counts = encode_split(experiment.source, "train", tokenizer).counts(len(tokenizer))[ids]
     found = Groups.by_count("Occurrences of the token in the training text", counts, FREQUENCIES)
     is_unknown = ids == (-1 if tokenizer.unknown is None else tokenizer.unknown)
     codes = np.where(is_unknown, len(found.labels), found.codes)
