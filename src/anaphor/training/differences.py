@@ -8,7 +8,7 @@ from typing import Any
 from anaphor.plain_values import plain_value
 from anaphor.registry import extra_settings
 
-ADDED_SETTINGS = {"short_conv": 0}
+ADDED_SETTINGS = {"short_conv": 0, "norm_kind": "layernorm", "feedforward_bias": True, "parallel_residual": "none"}
 """Settings that runs of earlier versions do not name, with the values that all of them had."""
 
 
