@@ -10,6 +10,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.course.catalog import CATALOG, find_reference
+from anaphor.course.grading.collect import find_submissions
 from anaphor.course.grading.drivers import Slices
 from anaphor.course.grading.fingerprint import fingerprints
 from anaphor.course.grading.kit import add_to
@@ -267,6 +268,19 @@ def test_bad_input_is_one_line(words, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "a_file").write_text("", encoding="utf-8")
     (tmp_path / "nothing").mkdir()
     assert message in refusal(main(words), capsys)
+
+
+def test_a_submission_that_was_not_unpacked_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("anaphor.course.grade_verb.require_safe", lambda *, unsafe: True)
+    folder = tmp_path / "all" / "Ada_1_assignsubmission_file"
+    folder.mkdir(parents=True)
+    (folder / "sheet.zip").write_bytes(b"PK")
+    line = refusal(main(["grade", str(tmp_path / "all"), "--out", str(tmp_path / "grades.csv")]), capsys)
+    assert f"unpack {folder / 'sheet.zip'} first" in line
+    make_handout("002", tmp_path / "all" / "bob", student="bob")
+    found, notes = find_submissions([tmp_path / "all"])
+    assert found == [tmp_path / "all" / "bob"]
+    assert [note.endswith(f"unpack {folder / 'sheet.zip'} first") for note in notes] == [True]
 
 
 def test_without_bubblewrap_nothing_is_graded(tmp_path, monkeypatch, capsys):

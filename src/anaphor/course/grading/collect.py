@@ -7,6 +7,7 @@ follows reads the copy.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -24,7 +25,8 @@ MAX_FILE = 200_000_000
 MAX_TOTAL = 1_000_000_000
 LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", ".venv", "previous", "events")
 """Folders that no exercise needs."""
-SEARCH_DEPTH = 3
+ARCHIVES = (".zip", ".gz", ".tgz", ".tar", ".7z", ".rar")
+SEARCH_DEPTH = 5
 """How deep below a given folder a submission may be."""
 
 
@@ -51,16 +53,25 @@ def find_submissions(folders: list[Path]) -> tuple[list[Path], list[str]]:
         if not here:
             raise ConfigError(
                 f"{given} has no {MANIFEST}, and no folder in it has one: it holds no submission "
-                f"(`anaphor handout` writes {MANIFEST} into every handout)"
+                f"(`anaphor handout` writes {MANIFEST} into every handout){_mention_archives(given)}"
             )
         found |= dict.fromkeys(here)
         if not os.path.lexists(given / MANIFEST):
             notes += [
-                f"{path} has no {MANIFEST}: it is not graded"
+                f"{path} has no {MANIFEST}: it is not graded{_mention_archives(path)}"
                 for path in _folders(given)
                 if not any(one == path or path in one.parents for one in here)
             ]
     return list(found), notes
+
+
+def _mention_archives(folder: Path) -> str:
+    """What to do where a submission was not unpacked; empty if there is no archive in the folder or one of its own."""
+    for place in (folder, *_folders(folder)):
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            if names := [one.name for one in entries if one.name.endswith(ARCHIVES)]:
+                return f"; unpack {place / min(names)} first"
+    return ""
 
 
 def _search(folder: Path, depth: int) -> Iterator[Path]:
