@@ -23,6 +23,7 @@ TASKS = (
     "dyck:sequences=40,length=8,depth=3",
     "permutations:sequences=40,length=6",
     "permutations:sequences=40,length=6,group=A5",
+    "permutations:sequences=40,length=6,group=S5,swaps=true",
 )
 
 
@@ -140,6 +141,14 @@ def test_a_word_of_a_group_is_what_its_permutations_do_one_after_the_other():
         assert "".join(places) == names[answers[-1]]
 
 
+def test_swaps_are_permutations_of_two_elements_or_none_and_reach_the_whole_group():
+    found = open_dataset("permutations:group=S5,swaps=true,length=20,sequences=500").answered("train")
+    names = open_dataset("permutations:group=S5").words
+    moved = [sum(a != b for a, b in zip(names[token], "12345", strict=True)) for token in np.unique(found.tokens)]
+    assert sorted(moved) == [0] + 10 * [2]
+    assert len(np.unique(found.answers)) == 120
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_the_text_has_the_sequences_and_splits_differ(name):
     dataset = open_dataset(name)
@@ -178,6 +187,7 @@ def test_a_read_bit_is_far_from_its_write_where_much_is_ignored():
         ("recall:length=9", "8 pairs and as many questions take 32"),
         ("selective-copy:items=40", "length=32 must have room for them"),
         ("permutations:group=S4", "unknown group 'S4'"),
+        ("permutations:group=A5,swaps=true", "no permutation of A5 exchanges two elements alone"),
         ("flip-flop:ignore=1.0", "it must be at least 0 and below 1"),
         ("parity:length=10000000", "length=10000000"),
         ("parity:sequences=1000000,length=16000", "at most 268,435,456 tokens"),

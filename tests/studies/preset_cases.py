@@ -5,7 +5,7 @@ import pytest
 from anaphor.studies.study_file import list_presets
 
 WITH_EXTRAS = ("hybrid", "wikitext-2")
-OF_ANSWERS = ("architectures", "recall-grid")
+OF_ANSWERS = ("architectures", "architectures-full", "recall-grid", "state-tracking", "word-problem")
 
 PRESETS = [
     pytest.param(

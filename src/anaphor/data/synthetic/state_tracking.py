@@ -20,6 +20,7 @@ import numpy as np
 
 from anaphor.config import check_range, look_up
 from anaphor.data.synthetic.base import MAX_LENGTH, NO_ANSWER, Answered, Ids, SyntheticDataset
+from anaphor.errors import ConfigError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -142,6 +143,8 @@ class Group:
 
     names: tuple[str, ...]
     """Each as the images of 1, 2, 3, …: `213` exchanges the first two."""
+    swaps: Ids
+    """Those that exchange two, and the one that exchanges none."""
     products: Ids
     """[N, N]: the element that applies the column's after the row's."""
 
@@ -154,7 +157,8 @@ def find_group(name: str) -> Group:
     index = {tuple(one): number for number, one in enumerate(elements.tolist())}
     products = [[index[tuple(after[before].tolist())] for after in elements] for before in elements]
     names = tuple("".join(str(1 + image) for image in one) for one in elements.tolist())
-    return Group(names, np.array(products))
+    is_swap = (elements != np.arange(size)).sum(1) <= 2
+    return Group(names, np.flatnonzero(is_swap), np.array(products))
 
 
 def _count_inversions(permutation: tuple[int, ...]) -> int:
@@ -174,9 +178,14 @@ class Permutations(SyntheticDataset):
     """Group: S3, A5 or S5. A5 and S5 are not solvable."""
     length: int = 16
     """Permutations of a sequence."""
+    swaps: bool = False
+    """Whether the sequence has only permutations that exchange two elements, or none. Their products are
+    the whole group all the same."""
 
     def check(self) -> None:
         look_up(GROUPS, self.group, "group")
+        if self.swaps and self.group == "A5":
+            raise ConfigError("swaps=True: no permutation of A5 exchanges two elements alone; use S3 or S5")
         check_range(1, MAX_LENGTH // self.longer[-1], length=self.length)
 
     @property
@@ -187,8 +196,9 @@ class Permutations(SyntheticDataset):
         return times * self.length
 
     def draw(self, random: np.random.RandomState, rows: int, times: int) -> Answered:
-        products = find_group(self.group).products
-        tokens = random.randint(len(products), size=(rows, times * self.length))
+        group = find_group(self.group)
+        products, choices = group.products, group.swaps if self.swaps else np.arange(len(group.names))
+        tokens = choices[random.randint(len(choices), size=(rows, times * self.length))]
         answers = tokens.copy()
         for place in range(1, tokens.shape[1]):
             answers[:, place] = products[answers[:, place - 1], tokens[:, place]]
