@@ -159,3 +159,31 @@ def test_a_synthetic_task_reports_accuracy_on_longer_sequences(run):
     lengths = ("", " at 2 times the length", " at 3× length")
     assert {f"validation accuracy{length}" for length in lengths} <= {*header}
     assert all(0 <= cell["valid"]["accuracy"] <= 1 for cell in result["cells"])
+
+
+def test_a_study_measures_speed_and_the_bytes_of_a_state(run):
+    """Attention keeps keys and values of all tokens, an LSTM two vectors in each layer."""
+    study, result = run(
+        """
+        base: {data: "parity:length=5,sequences=80", steps: 2, width: 8, layers: 1, device: cpu}
+        parameters:
+          model:
+            settings:
+              lstm: {model: lstm}
+              attention: {model: transformer, heads: 2, max_positions: 100, position: learned}
+        metric: accuracy
+        seeds: 2
+        speed: true
+        """
+    )
+    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in result["table"].splitlines())
+    first, second = (dict(zip(header, row, strict=True)) for row in rows)
+    assert first["state bytes after 1,024 tokens"] == str(2 * 8 * 4)
+    assert int(second["state bytes after 1,024 tokens"].replace(",", "")) >= 2 * 100 * 8 * 4
+    for cell in study.cells:
+        numbers = json.loads((cell.folder / "measures.json").read_text())["numbers"]
+        assert (
+            numbers["training tokens/s"] == json.loads((cell.folder / "result.json").read_text())["tokens_per_second"]
+        )
+        assert numbers["generated tokens/s"] > 1
+    assert all("generated tokens/s" in row and row["training tokens/s"] for row in (first, second))

@@ -353,6 +353,13 @@ def further_columns(study: Study, settings: Sequence[Setting]) -> dict[str, list
                 heading,
                 [[None if of is None else study.spec.support.value(of, shown) for of in row] for row in results],
             )
+    numbers = [[cell.read(MEASURES).get("numbers", {}) for cell in row] for row in cells]
+    for name in dict.fromkeys(name for row in numbers for found in row for name in found):
+        rows = [[found.get(name) for found in row] for row in numbers]
+        if all(type(value) is int for row in rows for value in row if value is not None):  # a count, as of bytes
+            columns[name] = [next((value for value in row if value is not None), None) for row in rows]
+        else:
+            add(name, rows)
     add(f"training {study.spec.target.label}", [[training_value(study, cell) for cell in row] for row in cells])
     return columns
 

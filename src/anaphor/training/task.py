@@ -23,9 +23,9 @@ class StudySupport:
 
     options: type | None = None
     """Settings of `TaskDefinition.measure`, a dataclass; its fields are keys of a study file. `measure` gets them as
-    `wanted` and returns, where it has them: `columns`, results by name, for the table; `tables`, by name, each with
-    `axes`, `rows` (a value for each axis, and a result) and a `remark`; and `losses`, the name of a safetensors file in
-    the folder with the `losses` of single items and the numbers of their `lines`."""
+    `wanted` and returns, where it has them: `columns`, results by name, for the table; `numbers`, by name, likewise;
+    `tables`, by name, each with `axes`, `rows` (a value for each axis, and a result) and a `remark`; and `losses`, the
+    name of a safetensors file in the folder with the `losses` of single items and the numbers of their `lines`."""
     metric: str | None = None
     """Metric that settings are compared by unless a study names one. None: the task's first."""
 

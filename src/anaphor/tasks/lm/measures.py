@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,17 @@ from anaphor.data.text import split_lines
 from anaphor.errors import count_noun
 from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.files import default_permissions
+from anaphor.generate import Sampler, generate
 from anaphor.metrics.losses import LossMeter, LossResult, LossTotal, loss_result
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
-from anaphor.tasks.lm.study import long_lines_column
+from anaphor.tasks.lm.study import SPEED_COLUMNS, STATE_TOKENS, long_lines_column
 from anaphor.tasks.lm.token_losses import number_lines, score_tokens
+from anaphor.training.run_folder import RunFolder
 
 LOSSES = "losses.safetensors"
+TIMED_TOKENS = 64
+"""Tokens that are generated to measure how long one takes."""
 
 
 def measure(experiment: LanguageModelExperiment, folder: Path, split: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +40,24 @@ def measure(experiment: LanguageModelExperiment, folder: Path, split: str, wante
     if wanted["long_lines"]:
         lines = longest_lines(experiment, split, wanted["long_lines"])
         columns[long_lines_column(wanted["long_lines"])] = score_together(experiment, lines)
-    return {"columns": columns, "tables": tables, **save_losses(experiment, folder, split)}
+    numbers = measure_speed(experiment, folder) if wanted["speed"] else {}
+    return {"columns": columns, "numbers": numbers, "tables": tables, **save_losses(experiment, folder, split)}
+
+
+def measure_speed(experiment: LanguageModelExperiment, folder: Path) -> dict[str, float | int | None]:
+    """Tokens per second of the training that is over and of greedy generation for one row, and the bytes of a row's
+    state: one token after another, as at the end of a long text where the state does not grow."""
+    model = experiment.model
+    trained = json.loads(RunFolder(folder).result.read_bytes()).get("tokens_per_second")
+    reach = STATE_TOKENS if model.max_positions is None else min(STATE_TOKENS, model.max_positions)
+    count = min(TIMED_TOKENS, reach - 1)
+    times, prompt = [], [experiment.tokenizer.boundary or 0]
+    for _ in generate(model, prompt, count, Sampler(temperature=0), cuda_graph=model.device.type == "cuda"):
+        times.append(time.perf_counter())
+    seconds = sorted(after - before for before, after in pairwise(times))
+    # The median: a graph is captured at one of the first tokens, and other programs run.
+    speed = 1 / seconds[len(seconds) // 2] if seconds else None
+    return dict(zip(SPEED_COLUMNS, (trained, speed, model.layers.state_bytes(reach)), strict=True))
 
 
 def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:

@@ -14,7 +14,11 @@ from anaphor.tasks.metrics import ANSWER_METRICS, BITS_PER_BYTE
 from anaphor.tasks.study import VOCABULARY, TextStudy
 from anaphor.typecheck import check_types
 
-OTHER_COLUMNS = ("parameters", "seeds", "test", "train")
+STATE_TOKENS = 1024
+"""After how many tokens the bytes of a state are counted, as `anaphor models` does."""
+SPEED_COLUMNS = ("training tokens/s", "generated tokens/s", f"state bytes after {STATE_TOKENS:,} tokens")
+"""Columns of `speed`."""
+OTHER_COLUMNS = ("parameters", "seeds", "test", "train", *SPEED_COLUMNS)
 """Columns of a study's table that are no samples."""
 EXCLUDED = "attends to later tokens: exp(loss), not a perplexity"
 
@@ -31,6 +35,8 @@ class MeasureOptions:
     """Number of the longest lines of the validation text to score one by one."""
     train_score: bool = False
     """Evaluate on the beginning of the training text, as much of it as validation has."""
+    speed: bool = False
+    """Measure tokens per second in training and generation, and the bytes of a row's state."""
 
     def __post_init__(self) -> None:
         check_types(self)
