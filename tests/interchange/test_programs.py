@@ -4,15 +4,19 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from torch import nn
 
 import anaphor
 from anaphor.errors import ConfigError
 from anaphor.imported_files import import_file
-from anaphor.interchange.programs import tensors_of_inputs
+from anaphor.interchange.programs import cummax, solve_triangular, tensors_of_inputs
 from anaphor.models import build_image_classifier
 
 pytestmark = pytest.mark.needs("interchange")
 MODELS = ["rnn-tanh", "gru", "lstm", "qrnn", "transformer", "transformer-xl", "linear", "hybrid", "gopher-44m", "leaky"]
+MODELS += ["gated-delta", "rwkv7", "mlstm", "rg-lru", "my-gated-delta"]
+MORE = ["retention", "gla", "delta", "mamba2", "slstm", "min-gru", "min-lstm"]
+ALL = [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
 NO_ONNX = find_spec("onnx") is None or find_spec("onnxscript") is None or find_spec("onnxruntime") is None
 
 
@@ -35,7 +39,7 @@ def assert_equal(found, expected, tolerance):
         torch.testing.assert_close(torch.as_tensor(one), other.detach(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "my-gated-delta"])
+@pytest.mark.parametrize("name", ALL)
 def test_a_program_gives_the_logits_and_the_state_of_the_model(name):
     model, tokens, state = inputs_of(name, 4)
     program = anaphor.export_program(model, tokens, state).module()
@@ -68,6 +72,24 @@ def test_inputs_that_the_model_refuses_are_told_as_it_tells_them():
         anaphor.export_program(model, tokens, model.initial_state(3))
 
 
+class Exponential(nn.Module):
+    def forward(self, x):
+        return torch.linalg.matrix_exp(x)
+
+
+def test_operations_that_onnx_lacks_have_forms_that_agree_with_them():
+    torch.manual_seed(0)
+    for size in (1, 2, 7, 32):
+        system = torch.randn(2, 3, size, size).tril(-1) / 4
+        right = torch.randn(2, 3, size, 5)
+        wanted = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+        assert_equal([solve_triangular(system, right, upper=False, unitriangular=True)], [wanted], 1e-5)
+        values = torch.randint(5, (2, size, 3)).float()  # with equal ones
+        for dim in (0, 1, -1):
+            assert_equal(cummax(values, dim), values.cummax(dim), 0)
+    assert solve_triangular(system, right, upper=True) is NotImplemented
+
+
 @pytest.mark.skipif(not NO_ONNX, reason="onnx is installed")
 def test_without_onnx_its_extra_is_named(tmp_path):
     model, tokens, _ = inputs_of("lstm", 0)
@@ -77,7 +99,7 @@ def test_without_onnx_its_extra_is_named(tmp_path):
 
 @pytest.mark.skipif(NO_ONNX, reason="needs onnx, onnxscript and onnxruntime: pip install anaphor[onnx] onnxruntime")
 @pytest.mark.parametrize("past", [0, 4])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ALL)
 def test_an_onnx_file_gives_the_same(name, past, tmp_path):
     import onnxruntime
 
@@ -92,6 +114,5 @@ def test_an_onnx_file_gives_the_same(name, past, tmp_path):
 
 @pytest.mark.skipif(NO_ONNX, reason="needs onnx and onnxscript: pip install anaphor[onnx]")
 def test_an_operation_that_onnx_lacks_is_named(tmp_path):
-    model, tokens, state = inputs_of("my-gated-delta", 0)
-    with pytest.raises(ConfigError, match=r"cannot be exported to ONNX: aten.linalg_solve_triangular"):
-        anaphor.export_onnx(model, tmp_path / "model.onnx", tokens, state)
+    with pytest.raises(ConfigError, match=r"cannot be exported to ONNX: aten.linalg_matrix_exp"):
+        anaphor.export_onnx(Exponential(), tmp_path / "model.onnx", torch.eye(3))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
@@ -64,6 +64,7 @@ def export_onnx(model: nn.Module, path: Path | str, *inputs: Any) -> Path:
     with _quiet(), sdpa_kernel(SDPBackend.MATH):
         program = export_program(model, *inputs)
         try:
+            program = program.run_decompositions(ONNX_FORMS)
             converted: Any = torch.onnx.export(program, dynamo=True, verbose=False)
         except Exception as error:
             found = _OPERATION.search(f"{error} {error.__cause__}")
@@ -74,10 +75,50 @@ def export_onnx(model: nn.Module, path: Path | str, *inputs: Any) -> Path:
     return file
 
 
-def tensors_of_inputs(*values: Any) -> list[torch.Tensor]:
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """X with A X = B, by products: (I - N)⁻¹ = (I + N)(I + N²)(I + N⁴)…, where N is zero on and above the diagonal."""
+    if upper or not left or not unitriangular:
+        return NotImplemented  # type: ignore[no-any-return]  # then it is left as it is
+    power = -A.tril(-1)
+    X, reach = B + power @ B, 2
+    while reach < A.shape[-1]:
+        power = power @ power
+        X, reach = X + power @ X, 2 * reach
+    return X
+
+
+def cummax(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The largest value so far and its place, the last one of equal ones: over 2, 4, 8, … values at a time."""
+    count, reach = values.shape[dim], 1
+    at = torch.arange(count, device=values.device).view(
+        [-1 if axis == dim % values.ndim else 1 for axis in range(values.ndim)]
+    )
+    at = at.expand_as(values)
+    while reach < count:
+        before, place = (_shift(tensor, dim, reach) for tensor in (values, at))
+        is_larger = values >= before
+        values, at = torch.where(is_larger, values, before), torch.where(is_larger, at, place)
+        reach *= 2
+    return values, at
+
+
+def _shift(tensor: Tensor, dim: int, count: int) -> Tensor:
+    """What is so many places before; the first value where there is nothing."""
+    first = tensor.narrow(dim, 0, 1)
+    return torch.cat([first] * count + [tensor.narrow(dim, 0, tensor.shape[dim] - count)], dim)
+
+
+ONNX_FORMS = {
+    torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
+    torch.ops.aten.cummax.default: cummax,
+}
+"""Operations that ONNX lacks, in those that it has."""
+
+
+def tensors_of_inputs(*values: Any) -> list[Tensor]:
     """The tensors of inputs or outputs, in the order in which a file of ONNX has them."""
     _register_buffers()
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _register_buffers() -> None:
