@@ -20,6 +20,7 @@ from anaphor.training import load
 from anaphor.training.callbacks import Callback, check_callback
 from anaphor.training.device import check_hardware
 from anaphor.training.known_names import check_names
+from anaphor.training.launch import read_launch
 from anaphor.training.load import BEST, Run, Warn
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions, require_folder
@@ -183,8 +184,8 @@ def train(
             if "data" not in settings:
                 refuse_untrusted_config(spec, Path(config))
         folder = unused_folder(spec.model) if out is None else Path(out)
-        if callback is None and progress:
-            if not (options.resume or options.overwrite):
+        if callback is None and progress and (launch := read_launch()).is_first:
+            if not (options.resume or options.overwrite or launch.restarts):
                 RunFolder(folder).refuse_existing()
             bar = stack.enter_context(Bar("training", definition))
             bar.inform(describe_plan(spec))
@@ -192,6 +193,7 @@ def train(
             stack.enter_context(progress_listener(SecondBar(bar)))
             callback = bar
         result, _ = train_run(spec, folder, callback, options)
+        folder = Path(result["run"])  # the one of the first process
     if result["status"] == "stopped" and "valid" not in result:  # else the minutes were over before it was scored
         raise KeyboardInterrupt(f"training was stopped by a signal; resume with train({task!r}, resume=True, out=…)")
     return load.load_run(folder, device=spec.device)

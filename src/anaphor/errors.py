@@ -47,6 +47,8 @@ class AnaphorError(Exception):
     """A problem told in one line: what was given, what is allowed, the nearest guess."""
 
     exit_code = 2
+    has_last_word = False
+    """Whether of several processes this one is to say it, although only the first one prints."""
 
     def __init__(self, *arguments: object) -> None:
         """Messages name flags. A traceback, which the command line never prints, also says what they are in Python."""

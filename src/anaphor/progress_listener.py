@@ -32,6 +32,21 @@ def progress_listener(listener: ProgressListener) -> Iterator[None]:
         _listeners.reset(before)
 
 
+def current_listeners() -> tuple[ProgressListener, ...]:
+    """All listeners, the earliest first."""
+    return _listeners.get()
+
+
+@contextmanager
+def use_listeners(listeners: tuple[ProgressListener, ...]) -> Iterator[None]:
+    """Inside the block these listeners are called, and no others."""
+    before = _listeners.set(listeners)
+    try:
+        yield
+    finally:
+        _listeners.reset(before)
+
+
 @contextmanager
 def progress_part(number: int, parts: int) -> Iterator[None]:
     """Inside the block a computation is one of several equal parts, of which `number` are done."""

@@ -23,6 +23,7 @@ from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.flags import before_end, split_argv
 from anaphor.imported_files import describe_own_error
 from anaphor.registry import VERBS, Verb
+from anaphor.training.launch import read_launch
 
 Value = TypeVar("Value")
 SIZE_VARIABLE, KERNELS_VARIABLE = "ANAPHOR_MAX_FILE_BYTES", "ANAPHOR_NO_KERNELS"
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding without × still has room for the rest of a table
-    with forgiving_stderr():
+    with forgiving_stderr(), silent_ranks():
         try:
             with interruptible_imports():
                 code = run_command(argv)
@@ -98,12 +99,25 @@ def forgiving_stderr() -> Iterator[None]:
                 discard_output(before)
 
 
+@contextlib.contextmanager
+def silent_ranks() -> Iterator[None]:
+    """Inside the block only the first of the processes that torchrun has started prints."""
+    if read_launch().is_first:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            yield
+
+
 def run_command(argv: list[str]) -> int:
     """Our errors, those of a user's own parts, and a GPU or a machine without memory, as one line and an exit code."""
     try:
         refuse_broken(argv)
         return dispatch(argv)
     except AnaphorError as error:
+        if error.has_last_word:
+            sys.stderr = sys.__stderr__  # also of a process that is silent
         print_error(str(error))
         return error.exit_code
     except KeyboardInterrupt as error:

@@ -26,6 +26,7 @@ from anaphor.progress import Bar, SecondBar
 from anaphor.progress_listener import progress_listener
 from anaphor.registry import TASKS, VERBS
 from anaphor.training.known_names import check_names
+from anaphor.training.launch import read_launch
 from anaphor.training.options import TrainOptions, check_existing_run, require_folder
 from anaphor.training.paths import locate_paths
 from anaphor.training.run_folder import RunFolder, unused_folder
@@ -110,10 +111,11 @@ def train(task: TaskDefinition, argv: Sequence[str], imports: list[ImportedFile]
     if flags.config is not None and not flags.resume:
         spec = locate_paths(spec, flags.config, given)
     out = flags.out or unused_folder(spec.model)
-    if not flags.dry_run:
+    launch = read_launch()
+    if not flags.dry_run and launch.is_first:
         # Before torch is imported: a folder that is in use or cannot be written is refused at once.
         with RunFolder(out).lock():
-            if not (flags.resume or flags.overwrite):
+            if not (flags.resume or flags.overwrite or launch.restarts):
                 RunFolder(out).refuse_existing()
     spec.reject_unused_flags(given)
     if not flags.resume:

@@ -70,6 +70,11 @@ class Augmentation:
         )
         self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
+    @property
+    def mixes(self) -> bool:
+        """Whether an image is mixed with the one before it in the batch."""
+        return self.mixup is not None or self.cutmix is not None
+
     def _floats(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.device)
 
@@ -97,7 +102,7 @@ class Augmentation:
         if spec.cutout:
             x = x.masked_fill(self._cutout(draws, size), 0)
         targets = (labels[:, None] == self.classes).float()
-        if self.mixup is None and self.cutmix is None:
+        if not self.mixes:
             return x, targets
         keep = self._mixing(draws, size)
         share = keep.mean(dim=(1, 2, 3))[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -85,6 +85,12 @@ class Batch:
         """[B, S]: True where a token of the source is real."""
         ids, lengths = self.source
         return _mask(lengths, ids.shape[1])
+
+    def select(self, rows: Tensor | slice, host_count: int | None = None) -> Self:
+        """The rows with these indices, of a mask, or of a slice. `host_count` is their `count`, where it is known."""
+        tensors: dict[str, Any] = {name: value[rows] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        indices = self.indices[rows] if isinstance(rows, slice) else ()
+        return replace(self, **tensors, indices=indices, host_count=host_count)
 
     def repeat(self, times: int = 2) -> Batch:
         """All rows so many times: first all of them, then all again."""

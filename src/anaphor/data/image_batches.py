@@ -19,12 +19,19 @@ class ImageBatch:
     """int64 [B]."""
     epoch: Tensor
     """int64 []."""
+    before: Tensor | None = None
+    """int64 [1]: the image before the first one, with which that is mixed; None: the last one."""
 
     @property
     def count(self) -> int:
         return len(self.index)
 
     denominator = count
+
+    def select(self, rows: slice) -> ImageBatch:
+        """Some rows, one after the other."""
+        before = self.index[rows.start - 1].view(1) if self.before is None or rows.start else self.before
+        return ImageBatch(self.index[rows], self.epoch, before)
 
 
 class ImageBatches(Sequence[ImageBatch]):

@@ -45,13 +45,6 @@ class MaskedBatch(Batch):
         """`count` without waiting for the device."""
         return self.has_target.sum()
 
-    def select(self, rows: Tensor, host_count: int | None = None) -> MaskedBatch:
-        """The rows with these indices, or of a mask. `host_count` is their number of targets, where it is known."""
-        tensors: dict[str, Any] = {
-            field.name: value[rows] for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **tensors, indices=(), host_count=host_count)
-
     def to(self, device: torch.device | str) -> MaskedBatch:
         """The batch with its tensors on a device."""
         tensors: dict[str, Any] = {

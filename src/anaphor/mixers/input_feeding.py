@@ -24,6 +24,7 @@ from anaphor.mixers.attention.score import softmax
 from anaphor.mixers.base import DROPOUTS, Mixer, Span
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, require
 from anaphor.operations import operation
+from anaphor.row_draws import random_rows
 from anaphor.taps import Tap
 
 CELLS: dict[str, type[nn.LSTMCell] | type[nn.GRUCell]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
@@ -133,7 +134,8 @@ class InputFeeding(Mixer):
         dropout_mask = None
         if self.training and self.spec.dropout and self.spec.layers > 1:
             shape = (self.spec.layers - 1, x.shape[1], x.shape[0], self.width_out)
-            dropout_mask = DROPOUTS[self.spec.dropout_kind](state.feed.new_ones(shape), self.spec.dropout)
+            with random_rows(2):
+                dropout_mask = DROPOUTS[self.spec.dropout_kind](state.feed.new_ones(shape), self.spec.dropout)
         return run_input_feeding(x, self, state, span, dropout_mask)
 
     def recurrent_weights(self) -> list[Tensor]:
@@ -141,7 +143,8 @@ class InputFeeding(Mixer):
         matrices = [cast(Tensor, cell.weight_hh) for cell in self.cells]
         if not (self.training and self.spec.weight_drop):
             return matrices
-        return [F.dropout(matrix, require(self.spec.weight_drop)) for matrix in matrices]
+        with random_rows(None):
+            return [F.dropout(matrix, require(self.spec.weight_drop)) for matrix in matrices]
 
     @property
     def hidden_weight(self) -> Tensor:

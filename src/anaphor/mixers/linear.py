@@ -35,6 +35,7 @@ from anaphor.mixers.spec import (
     require,
 )
 from anaphor.operations import operation
+from anaphor.row_draws import random_rows
 from anaphor.taps import Tap
 
 # Features are positive, so that weights are; a little is added where they may all be zero.
@@ -224,7 +225,8 @@ class QRNN(Mixer):
 
     def _drop_weights(self) -> Tensor:
         """The weights of one call; weight drop draws a new mask at every call."""
-        return F.dropout(self.project.weight, require(self.spec.weight_drop), self.training)
+        with random_rows(None):
+            return F.dropout(self.project.weight, require(self.spec.weight_drop), self.training)
 
 
 @operation

@@ -19,6 +19,7 @@ from anaphor.config import look_up
 from anaphor.mixers.base import Mixer, Span
 from anaphor.mixers.spec import MixerSpec, RecurrentOptions, check_probability, require
 from anaphor.operations import operation
+from anaphor.row_draws import random_rows
 from anaphor.taps import Tap
 
 
@@ -159,7 +160,8 @@ class Recurrent(Mixer):
     def _drop_recurrent_weights(self) -> tuple[Tensor, Tensor]:
         """The recurrent weights of one call; weight drop draws a new mask at every call."""
         matrix, bias = self.recurrent_weights
-        return (F.dropout(matrix, require(self.spec.weight_drop)) if self._uses_weight_drop else matrix), bias
+        with random_rows(None):
+            return (F.dropout(matrix, require(self.spec.weight_drop)) if self._uses_weight_drop else matrix), bias
 
     def _run(self, x: Tensor, before: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         start = before if len(before) > 1 else before[0]

@@ -18,6 +18,7 @@ from anaphor.models.image_spec import ImageModelSpec, check_divides
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import EMBEDDERS
+from anaphor.row_draws import random_rows
 
 
 class TokenEmbedder(nn.Module):
@@ -200,5 +201,6 @@ def drop_words(x: Tensor, tokens: Tensor, p: float, vocabulary: int, replacement
     """Replace whole words, each at all its places in the batch, by a vector [D]. Not by zero: where a row begins with a
     dropped word all layers would see zero, and the gradient of a norm is unbounded there.
     [B, T, D], [B, T] -> [B, T, D]"""
-    dropped = torch.rand(vocabulary, device=x.device) < p
+    with random_rows(None):
+        dropped = torch.rand(vocabulary, device=x.device) < p
     return torch.where(dropped[tokens][..., None], replacement.to(x.dtype), x)

@@ -25,6 +25,7 @@ from anaphor.models.language_model import LanguageModel
 from anaphor.progress_listener import report_progress
 from anaphor.tasks.model_options import LanguageModelOptions, LanguageModelSection, pick_options
 from anaphor.training.device import choose_device
+from anaphor.training.distributed import gather_rows, local_batches
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss
 from anaphor.training.random_state import use_seed
 
@@ -35,9 +36,9 @@ def score_positions(model: LanguageModel, batches: Sequence[MaskedBatch]) -> Pos
     """Accuracy and loss at the positions that have a target."""
     meter = PositionMeter()
     with eval_mode(model), torch.inference_mode():
-        for number, batch in enumerate(batches, 1):
-            logits, _ = model(batch.input_ids, None, batch.lengths)
-            meter.add(logits, batch.targets)
+        for number, (batch, part) in enumerate(zip(batches, local_batches(batches), strict=True), 1):
+            logits, _ = model(part.input_ids, None, part.lengths)
+            meter.add(gather_rows(logits, len(batch.targets)), batch.targets)
             report_progress("scoring", number, len(batches))
     return meter.read()
 

@@ -36,6 +36,11 @@ class Loss:
         """What the gradient is taken of."""
         return self.total if self.penalty is None else self.total + self.penalty
 
+    def without_weight(self) -> Loss:
+        """Zeros in place of all numbers: for rows that do not count."""
+        penalty = None if self.penalty is None else self.penalty * 0
+        return Loss(self.total * 0, penalty, None if self.correct is None else self.correct * 0)
+
 
 class Experiment(ABC):
     """One run's data, model and scoring. A task subclasses it; the loop never asks which task it has.

@@ -31,14 +31,16 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anaphor.errors import CheckpointError, ConfigError, Diverged
@@ -52,6 +54,7 @@ from anaphor.training.averaging import build_average, copy_average
 from anaphor.training.budget import build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
 from anaphor.training.callbacks import (
+    AttachedCallback,
     Callback,
     EvaluationInfo,
     StepInfo,
@@ -63,6 +66,16 @@ from anaphor.training.checks import evaluate_split, get_batches
 from anaphor.training.curves import draw_curves
 from anaphor.training.device import name_device, thread_count
 from anaphor.training.differences import differences
+from anaphor.training.distributed import (
+    RankLost,
+    Ranks,
+    build_distributed_step,
+    current_ranks,
+    join_ranks,
+    join_state,
+    split_state,
+    work_alone,
+)
 from anaphor.training.experiment import Experiment
 from anaphor.training.memory import keep_freed_memory
 from anaphor.training.optimizers import OptimizerSpec
@@ -70,7 +83,7 @@ from anaphor.training.options import TrainOptions
 from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
 from anaphor.training.random_state import get_random_state, set_random_state
 from anaphor.training.run import TrainingRun, TrainState
-from anaphor.training.run_folder import RunFolder
+from anaphor.training.run_folder import RunFolder, SharedRunFolder
 from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
 from anaphor.training.spec import RunSpec
@@ -80,7 +93,7 @@ from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step import StepReport
 from anaphor.training.step_log import StepLog
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
-from anaphor.training.time_limit import TimeIsUp, enforce_limit, reserve_time
+from anaphor.training.time_limit import TimeIsUp, enforce_limit, estimate_duration, reserve_time
 from anaphor.training.trained_runs import record_run
 from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
@@ -117,27 +130,38 @@ def train_run(
     options = TrainOptions() if options is None else options
     if options.tensorboard:
         require_tensorboard()
-    folder = RunFolder(Path(out))
-    with (
-        folder.lock(),
-        folder.record_divergence(keep_finished=options.resume),
-        kernel_errors(),
-        # Sums are rounded by how many threads share them: a resumed run has as many as before.
-        thread_count(options.threads or (folder.read_threads() if options.resume else None)),
-        Interruption() as interruption,
-    ):
-        if options.resume:
-            folder.check_resumable(force=options.force, warn=options.warn)
-        elif not options.overwrite:
-            folder.refuse_existing()
-        experiment = rebuild_experiment(spec, folder) if options.resume else build_experiment(spec)
-        run = build_run(experiment, folder, str(out), callback, options, interruption)
-        changes = resume(run) if options.resume else None
-        check_data(run)
-        write_spec(run, changes)
-        add_registered_callbacks(run)
-        options.inform(describe_run(run))
-        return fit_and_score(run)
+    with Interruption() as interruption, join_ranks(spec.device, interruption) as ranks:
+        name = ranks.share_text(str(out))
+        folder = RunFolder(Path(name)) if ranks.is_first else SharedRunFolder(Path(name))
+        with folder.lock():
+            ranks.wait()  # until the first one has the lock
+            options = options.on_rank(ranks.rank, can_resume=folder.exists)
+            with (
+                folder.record_divergence(keep_finished=options.resume),
+                kernel_errors(),
+                choose_threads(folder, options),
+            ):
+                if options.resume:
+                    folder.check_resumable(force=options.force, warn=options.warn)
+                elif not options.overwrite:
+                    folder.refuse_existing()
+                experiment = rebuild_experiment(spec, folder) if options.resume else build_experiment(spec)
+                run = build_run(experiment, folder, name, callback, options, interruption)
+                changes = resume(run) if options.resume else None
+                check_data(run)
+                write_spec(run, changes)
+                add_registered_callbacks(run)
+                options.inform(describe_run(run))
+                outcome = fit_and_score(run)
+                ranks.wait()  # until all is written
+                return outcome
+
+
+def choose_threads(folder: RunFolder, options: TrainOptions) -> AbstractContextManager[None]:
+    """As many CPU threads as the options say. Sums are rounded by how many threads share them: a run that is resumed on
+    as many ranks has as many as before."""
+    is_alike = options.resume and folder.read_ranks() == current_ranks().count
+    return thread_count(options.threads or (folder.read_threads() if is_alike else None))
 
 
 def fit_and_score(run: TrainingRun) -> Outcome:
@@ -159,10 +183,18 @@ def fit_and_score(run: TrainingRun) -> Outcome:
         with interruption.cancel_on_signal():
             if run.limit is not None:
                 splits = 1 + run.metadata["test"]
-                run.reserve, line = reserve_time(run.experiment, run.budget, progress, splits, run.start)
+                run.reserve, line = reserve_time(
+                    run.experiment, run.budget, progress, splits, run.start, partial(estimate_on_ranks, run)
+                )
                 run.options.warn(line)
-            with enforce_limit(run.start, run.limit), keep_freed_memory(run.experiment.device):
+            with (
+                enforce_limit(run.start, run.limit),
+                keep_freed_memory(run.experiment.device),
+                run.ranks.hold_listeners(),
+            ):
                 fit(run)
+    except RankLost as error:
+        raise RankLost(f"{error}: {describe_loss(run)}") from None
     except TimeIsUp:
         save(run)
         return unscored_result(run)
@@ -170,13 +202,26 @@ def fit_and_score(run: TrainingRun) -> Outcome:
         save(run)
         return stopped_result(run)
     finally:
-        if progress.step > run.first_step:
+        if progress.step > run.first_step and run.ranks.is_first:
             delete(run.folder.result)  # that of the run before it was resumed
         if run.events is not None:
             run.events.close()
-    if interruption.signal in (signal.SIGTERM, signal.SIGHUP):
+    # What starts several processes gives them half a minute to end.
+    ends_at_once = (signal.SIGTERM, signal.SIGHUP) if run.ranks.count == 1 else interruption.handled
+    if interruption.signal in ends_at_once:
         return stopped_result(run)
     return score(run)
+
+
+def estimate_on_ranks(run: TrainingRun, call: Callable[[], Any], limit: float, device: torch.device) -> float:
+    """`estimate_duration` of what all ranks do together: that of the first one."""
+
+    def lead() -> None:
+        with run.ranks.lead(run.interruption):
+            call()
+
+    (seconds,) = run.ranks.share_values([estimate_duration(lead, limit, device)])
+    return seconds
 
 
 def build_run(
@@ -192,9 +237,13 @@ def build_run(
     task = task_of(spec)
     files = {file.path: file for file in (*options.imports, *files_used_by(spec.task, vars(spec)))}
     batches = len(get_batches(experiment, 0))
-    step = build_step(experiment)
+    ranks = current_ranks()
+    step = build_step(experiment) if ranks.count == 1 else build_distributed_step(experiment, ranks)
     given = [*(() if callback is None else (callback,)), *options.callbacks]
     callbacks = tuple(attach_callback(one, experiment) for one in given)
+    metadata = collect_metadata(experiment, files.values(), test=options.test)
+    ranks.require_same(metadata)
+    metadata["environment"] |= {} if ranks.count == 1 else {"ranks": ranks.count}
     return TrainingRun(
         experiment=experiment,
         folder=folder,
@@ -204,8 +253,7 @@ def build_run(
         budget=build_budget(spec, steps_per_epoch=-(-batches // spec.accumulate)),
         peak_lr=OptimizerSpec.of(spec).peak_lr,
         metric=find_metric(task.metrics, spec.select),
-        metadata=collect_metadata(experiment, files.values(), test=options.test)
-        | {"callbacks": describe_callbacks(callbacks)},
+        metadata=metadata | {"callbacks": describe_callbacks(callbacks)},
         state=TrainState(
             model=experiment.model,
             optimizer=step.optimizer,
@@ -213,9 +261,15 @@ def build_run(
             average=None if spec.average == "none" else build_average(spec.average, experiment.model),
         ),
         out=out,
-        callbacks=callbacks,
+        callbacks=called_on(ranks, callbacks),
         start=options.start,
+        ranks=ranks,
     )
+
+
+def called_on(ranks: Ranks, callbacks: tuple[AttachedCallback, ...]) -> tuple[AttachedCallback, ...]:
+    """The callbacks that a rank calls: the first one all of them, the others those that change training."""
+    return tuple(one for one in callbacks if ranks.is_first or one.changes_training)
 
 
 # Before training: the run that is in the folder -----------------------------------------------------------------------
@@ -322,7 +376,7 @@ def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
     if state.average is not None:
         state.average.load_state_dict(run.loaded_average if is_averaging(run) else None)
     if "carry" in saved.parts:
-        state.carry = unflatten(run.experiment.initial_carry(), saved.parts["carry"])
+        state.carry = split_state(unflatten(run.experiment.initial_carry(), saved.parts["carry"]), run.ranks)
     if saved.is_only_model:
         return
     try:
@@ -361,14 +415,17 @@ def write_spec(run: TrainingRun, changes: list[str] | None) -> None:
     """Write `spec.yaml`, with which there is a run in the folder. `changes` are those of a run that is resumed; without
     them (None) it is a new one."""
     folder, options = run.folder, run.options
+    run.ranks.wait()  # until all have read what is there
+    if changes:
+        save(run)  # so that the newest checkpoint has the settings of the spec file
+    if not run.ranks.is_first:
+        return
     document = format_spec(run)
     if changes is None:
         if options.overwrite and folder.exists:
             options.warn(f"overwriting {folder.folder}: deleting {folder.describe_contents()}")
         folder.create(document)
     else:
-        if changes:
-            save(run)  # so that the newest checkpoint has the settings of the spec file
         folder.write_spec(document)
     record_run(folder.folder, document)
 
@@ -386,8 +443,8 @@ def add_registered_callbacks(run: TrainingRun) -> None:
     """Make the callbacks that users and extras have registered, which may write to the folder by now, and name them
     in `spec.yaml`."""
     registered = make_callbacks(run.experiment, run.folder.folder)
-    run.callbacks += registered
-    if registered:
+    run.callbacks += called_on(run.ranks, registered)
+    if registered and run.ranks.is_first:
         run.metadata["callbacks"] = describe_callbacks(run.callbacks)
         document = format_spec(run)
         run.folder.write_spec(document)
@@ -412,8 +469,9 @@ def fit(run: TrainingRun) -> None:
     """
     progress = run.state.progress
     run.experiment.model.train()
-    run.last_save = time.monotonic()
+    copy_state(run)
     run.measure_time()
+    run.last_save = progress.elapsed
     groups = read_batches(run)
     lag = 0 if any(callback.synchronizes for callback in run.callbacks) else run.step.lag
     pending = deque[PendingStep]()  # a GPU is given the next step before the metrics of the last one are read
@@ -429,7 +487,7 @@ def fit(run: TrainingRun) -> None:
         if is_validation_due(run) or is_over(run):
             record_steps(run, pending)
             validate(run)
-        elif time.monotonic() - run.last_save >= 60 * run.options.save_minutes:
+        elif is_save_due(run):
             record_steps(run, pending)
             save(run)
         if run.interruption.is_requested():
@@ -437,6 +495,16 @@ def fit(run: TrainingRun) -> None:
     record_steps(run, pending)
     if progress.step and not is_saved(run):
         save(run)
+
+
+def copy_state(run: TrainingRun) -> None:
+    """Give all ranks the weights and the random generators of the first one. They have the same already, unless a
+    user's task draws its weights without a seed."""
+    ranks, model, device = run.ranks, run.experiment.model, run.experiment.device
+    ranks.copy_tensors([*model.parameters(), *model.buffers()])
+    random = get_random_state(device)
+    ranks.copy_tensors(list(random.values()))
+    set_random_state(random, device)
 
 
 def read_batches(run: TrainingRun) -> Iterator[list[Any]]:
@@ -524,14 +592,27 @@ def record_step(run: TrainingRun, done: PendingStep) -> None:
         model=run.experiment.model,
         folder=run.folder.folder,
     )
-    for callback in run.callbacks:
-        callback.on_step(info)
+    with work_alone():
+        for callback in run.callbacks:
+            callback.on_step(info)
 
 
 def describe_last_checkpoint(run: TrainingRun) -> str:
     """What is left of a run that diverges."""
     is_there = any(run.folder.checkpoints.glob("step-*"))
     return "the last good checkpoint is kept" if is_there else "there was no checkpoint yet"
+
+
+def describe_loss(run: TrainingRun) -> str:
+    """What is left of a run that has lost a rank. The first rank saves the last whole step, unless rows of a carried
+    state are gone with the other."""
+    last = describe_last_checkpoint(run)
+    if run.ranks.is_first and run.whole is not None and run.whole.progress.step and run.state.carry is None:
+        run.ranks, run.state.progress = Ranks(), run.whole.progress
+        set_random_state(run.whole.random, run.experiment.device)
+        save(run)
+        last = f"saved at step {run.state.progress.step}"
+    return f"{last}; resume with --resume --out {quote(run.out)}, on any number of ranks"
 
 
 def is_over(run: TrainingRun) -> bool:
@@ -571,11 +652,14 @@ def validate(run: TrainingRun) -> None:
     """Evaluate on valid, log a line, tell the schedule, and save."""
     state, progress = run.state, run.state.progress
     start = time.perf_counter()
+    run.ranks.copy_tensors(list(run.experiment.model.buffers()))  # statistics of a batch norm are those of its rank
     with state.averaged_weights():
-        result = evaluate_split(run.experiment, "valid")
-        value = select_value(run.metric, result)
+        with run.ranks.lead(run.interruption):
+            result = evaluate_split(run.experiment, "valid")
+        (value,) = run.ranks.share_values([select_value(run.metric, result)])
         check_finite(run, value, result)
-        sample = run.experiment.sample(run.spec.seed)
+        with work_alone():
+            sample = run.experiment.sample(run.spec.seed) if run.ranks.is_first else ""
     run.experiment.model.train()  # a user's own task may leave it in evaluation mode
     if run.best_signature not in (None, result.signature):
         forget_best(run)
@@ -613,8 +697,9 @@ def validate(run: TrainingRun) -> None:
         model=run.experiment.model,
         folder=run.folder.folder,
     )
-    for callback in run.callbacks:
-        callback.on_evaluation(info)
+    with work_alone():
+        for callback in run.callbacks:
+            callback.on_evaluation(info)
 
 
 def check_finite(run: TrainingRun, value: float, result: Result) -> None:
@@ -641,6 +726,7 @@ def count_epochs(run: TrainingRun) -> float:
 def save(run: TrainingRun, *, only_model: bool = False) -> None:
     """Write a checkpoint, which can be resumed unless it has the weights alone."""
     state = run.state
+    carry = None if only_model else join_carry(run)
     parts: dict[str, Mapping[str, Tensor]] = {"model": state.model.state_dict()}
     if state.average is not None:
         parts["average"] = state.average.state_dict()
@@ -650,15 +736,16 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
     if not only_model:
         parts["optimizer"] = state.optimizer.state_dict()
         parts["random"] = get_random_state(run.experiment.device)
-        if state.carry is not None:
-            parts["carry"] = flatten(state.carry)
+        if carry is not None:
+            parts["carry"] = flatten(carry)
     run.measure_time()
     metadata = {**run.metadata, "progress": asdict(state.progress), "schedule": state.schedule.state_dict()}
     metadata["metrics"] = run.logged.hexdigest()
     if only_model:
         metadata[checkpoint.ONLY_MODEL] = True
     try:
-        checkpoint.write(run.folder.checkpoints, state.progress.step, parts, metadata)
+        if run.ranks.is_first:
+            checkpoint.write(run.folder.checkpoints, state.progress.step, parts, metadata)
     except Diverged as error:
         raise Diverged(
             f"training diverged at step {state.progress.step}: {error}, learning rate {state.optimizer.lr:.4g}; "
@@ -666,15 +753,27 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
         ) from None
     if not only_model:
         run.resumable_step, run.resumable_best = state.progress.step, state.progress.best_step
-        run.last_save = time.monotonic()
+        run.last_save = state.progress.elapsed
     prune(run)
     run.folder.delete_previous()
 
 
+def join_carry(run: TrainingRun) -> Any:
+    """The carried state of all rows of the batch."""
+    if run.ranks.count == 1 or run.state.carry is None:
+        return run.state.carry
+    return join_state(run.state.carry, run.experiment.initial_carry(), run.ranks)
+
+
+def is_save_due(run: TrainingRun) -> bool:
+    """Whether it is time for a checkpoint that can be resumed."""
+    return run.state.progress.elapsed - run.last_save >= 60 * run.options.save_minutes
+
+
 def save_validated(run: TrainingRun, is_best: bool) -> None:
     """Save after a validation; with `save_only_model`, only what is the best, unless it is time for more."""
-    is_due = time.monotonic() - run.last_save >= 60 * run.options.save_minutes
-    if not run.options.save_only_model or is_due:
+    run.measure_time()
+    if not run.options.save_only_model or is_save_due(run):
         save(run)
     elif is_best:
         # A resumed run may validate the step that it was resumed from: that checkpoint is not to lose its parts.
@@ -692,6 +791,8 @@ def is_saved(run: TrainingRun) -> bool:
 def prune(run: TrainingRun) -> None:
     """Delete checkpoints: the newest two and the best stay; with `save_only_model`, the best and the last that can be
     resumed."""
+    if not run.ranks.is_first:
+        return
     kept = (run.state.progress.best_step, run.resumable_step, run.resumable_best)
     newest = 0 if run.options.save_only_model else NEWEST
     checkpoint.prune(run.folder.checkpoints, keep=newest, also=[step for step in kept if step is not None])
@@ -702,7 +803,7 @@ def prune_finished(run: TrainingRun) -> None:
     for the case that it is damaged: of the best step, or where that is the last, the one before. This one keeps its
     weights alone."""
     best, folder = run.state.progress.best_step, run.folder.checkpoints
-    if run.options.save_only_model:
+    if run.options.save_only_model or not run.ranks.is_first:
         return
     is_last = best in (None, run.state.progress.step)
     checkpoint.prune(folder, keep=NEWEST if is_last else 1, also=() if best is None else (best,))
@@ -733,8 +834,13 @@ def score(run: TrainingRun) -> Outcome:
     """Score the best weights on valid and test, draw the curves, and write `result.json`."""
     result: dict[str, Any] | None = None
     status = "finished" if is_over(run) else "interrupted"
+    run.ranks.wait()  # until the last checkpoint is written
     try:
-        with run.interruption.cancel_on_signal(), enforce_limit(run.start, run.limit):
+        with (
+            run.interruption.cancel_on_signal(),
+            enforce_limit(run.start, run.limit),
+            run.ranks.lead(run.interruption),
+        ):
             load_best(run)
             with run.state.averaged_weights():
                 valid = run.experiment.score("valid")
@@ -776,8 +882,10 @@ def load_best(run: TrainingRun) -> None:
 def draw_figures(run: TrainingRun, valid: Result) -> list[Path]:
     """The curves, and what the task draws of a result."""
     figures: list[Path] = []
+    if not run.ranks.is_first:
+        return figures
     try:
-        with run.interruption.raise_on_signal(), writing_to(run.folder.folder):
+        with run.interruption.raise_on_signal(), writing_to(run.folder.folder), work_alone():
             figures += draw_curves(run.folder, run.task)
             figures += run.experiment.draw(run.folder.folder, valid)
     except TimeIsUp:

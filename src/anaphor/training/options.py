@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from anaphor.errors import ConfigError, print_warning
 from anaphor.imported_files import ImportedFile
+from anaphor.training.launch import read_launch
 from anaphor.typecheck import check_types
 
 MAX_THREADS = 1024
@@ -55,6 +56,14 @@ class TrainOptions:
     """Called with a line about the run once its data and its model are there."""
     warn: Callable[[str], None] = print_warning
     """Called with each line that is not an error and that the user should read."""
+
+    def on_rank(self, rank: int, *, can_resume: bool) -> TrainOptions:
+        """The options in one of the processes that train a run: all but the first are silent. Where torchrun has
+        started them again, a run that is there is resumed."""
+        options = self
+        if can_resume and read_launch().restarts:
+            options = replace(options, resume=True, overwrite=False)
+        return options if rank == 0 else replace(options, inform=ignore_line, warn=ignore_line, tensorboard=False)
 
     def __post_init__(self) -> None:
         check_types(self)

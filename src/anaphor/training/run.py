@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,10 +19,12 @@ from anaphor.training.averaging import Average
 from anaphor.training.budget import Budget
 from anaphor.training.build import task_of
 from anaphor.training.callbacks import AttachedCallback
+from anaphor.training.distributed import Ranks
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer
 from anaphor.training.options import TrainOptions
 from anaphor.training.progress import Progress
+from anaphor.training.random_state import get_random_state
 from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Schedule
 from anaphor.training.signals import Interruption
@@ -52,6 +54,14 @@ class TrainState:
     def averaged_weights(self) -> AbstractContextManager[None]:
         """The weights that are evaluated: inside the block the average, where there is one."""
         return nullcontext() if self.average is None else self.average.swapped_in()
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """What a step has changed, besides weights and what belongs to them."""
+
+    progress: Progress
+    random: dict[str, Tensor]
 
 
 @dataclass
@@ -91,8 +101,12 @@ class TrainingRun:
     """The step from which this command trains on."""
     logged: hashlib._Hash = field(default_factory=hashlib.sha256)
     """Hash of all lines of the metrics: a checkpoint has it, so that altered ones are noticed when it is resumed."""
-    last_save: float = field(default_factory=time.monotonic)
-    """When the last checkpoint that can be resumed was written."""
+    last_save: float = 0.0
+    """Seconds of the whole command at which the last checkpoint that can be resumed was written."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """The processes that train the run together."""
+    whole: WholeStep | None = None
+    """Of several processes, what the last whole step left, for the case that one is lost in the next."""
 
     # The checkpoint that was loaded or written last.
     resumable_step: int | None = None
@@ -115,5 +129,11 @@ class TrainingRun:
         return task_of(self.spec)
 
     def measure_time(self) -> None:
-        """Note the seconds of the whole command so far."""
-        self.state.progress.elapsed = time.monotonic() - self.start
+        """Note the seconds of the whole command so far, those of the first rank on all of them; and signals."""
+        progress = self.state.progress
+        progress.elapsed = time.monotonic() - self.start
+        if self.ranks.count > 1:
+            self.whole = WholeStep(replace(progress), get_random_state(self.experiment.device))
+            times = (progress.elapsed, progress.seconds, progress.reserve)
+            progress.elapsed, progress.seconds, progress.reserve = self.ranks.share_values(times)
+            self.ranks.agree_on_signal(self.interruption)

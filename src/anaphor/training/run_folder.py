@@ -129,6 +129,11 @@ class RunFolder:
         threads = self.read_environment().get("threads") if self.exists else None
         return threads if type(threads) is int and 1 <= threads <= MAX_THREADS else None
 
+    def read_ranks(self) -> int:
+        """The number of processes that the run was trained by."""
+        ranks = self.read_environment().get("ranks", 1) if self.exists else 1
+        return ranks if type(ranks) is int else 1
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the only process that writes here. Raises at once if another one is, or if nothing can be written."""
@@ -402,6 +407,51 @@ class RunFolder:
             return self.read_result()
         except DataError:
             return {}
+
+
+class SharedRunFolder(RunFolder):
+    """The folder of a run that another process writes: this one reads it, and leaves it as it is."""
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        yield
+
+    def create(self, spec: str) -> None:
+        return
+
+    def delete_previous(self) -> None:
+        return
+
+    def truncate_after(self, step: int) -> None:
+        return
+
+    def set_damaged_lines_aside(self, warn: Callable[[str], None]) -> bool:
+        return False
+
+    def write_spec(self, spec: str) -> None:
+        return
+
+    def log(self, step: int, **values: Any) -> bytes:
+        return b""
+
+    def log_step(self, line: Mapping[str, Any]) -> None:
+        return
+
+    def thin_steps(self) -> int:
+        return 0
+
+    def hash_metrics(self) -> hashlib._Hash:
+        return hashlib.sha256()
+
+    def add_sample(self, step: int, text: str) -> None:
+        return
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        return
+
+    @contextmanager
+    def record_divergence(self, *, keep_finished: bool) -> Iterator[None]:
+        yield
 
 
 @contextmanager

@@ -20,9 +20,15 @@ class Interruption:
     SIGHUP says that the terminal is gone. Where it is ignored, as `nohup` has it, it stays ignored.
     """
 
+    handled = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
     def __init__(self) -> None:
+        self.received: int | None = None
+        """The signal that this process has received last."""
         self.signal: int | None = None
-        """The signal that was last received."""
+        """The signal that training follows: that one, and where there are several processes, one that all know of."""
+        self.is_shared = False
+        """Whether several processes train together, so that none of them may act alone."""
         self._handlers: dict[int, Any] = {}
         self._terminals: list[int] = []
         self._cancels = False
@@ -44,9 +50,11 @@ class Interruption:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
+        if self.received is not None and number == signal.SIGINT and not self.is_shared:
             raise KeyboardInterrupt
-        self.signal = number
+        self.received = number
+        if not self.is_shared:
+            self.signal = number
         if number == signal.SIGHUP and self._terminals:  # to write there would fail, before the checkpoint is saved
             with open(os.devnull, "wb") as nowhere:
                 for stream in self._terminals:
@@ -58,10 +66,10 @@ class Interruption:
     def cancel_on_signal(self) -> Iterator[None]:
         """Inside the block the next signal cancels work that reports its progress, such as a validation: it raises
         `Cancelled`. An earlier signal does not: after Ctrl-C has ended training, the best model is still scored."""
-        before = self.signal
+        before = self.received
 
         def listen(name: str, fraction: float) -> None:
-            if self.signal != before:
+            if self.received != before:
                 raise Cancelled
 
         with progress_listener(listen):
@@ -70,15 +78,15 @@ class Interruption:
     @contextmanager
     def raise_on_signal(self) -> Iterator[None]:
         """Inside the block the next signal raises `Cancelled` at once, for work that does not report its progress."""
-        before, self._cancels, hook = self.signal, True, sys.unraisablehook
+        before, self._cancels, hook = self.received, True, sys.unraisablehook
         # Where an object is being deleted, Python prints the exception and continues.
         sys.unraisablehook = lambda raised: None if isinstance(raised.exc_value, Cancelled) else hook(raised)
         try:
             yield
         except Exception:
-            if self.signal == before:
+            if self.received == before:
                 raise
         finally:
             self._cancels, sys.unraisablehook = False, hook
-        if self.signal != before:  # a library may have caught the exception, or made another one of it
+        if self.received != before:  # a library may have caught the exception, or made another one of it
             raise Cancelled

@@ -124,14 +124,19 @@ class Step:
             total = total + loss.total.detach()
             if loss.correct is not None:
                 correct.append(loss.correct)
+        assert isinstance(total, Tensor), "a group has at least one batch"
+        total, count = self._sum(total, torch.stack(correct).sum() if correct else None)
         gradients = _gradients(model)
         norms = torch.stack(torch._foreach_norm(list(gradients.values()))).float()
         # As `clip_grad_norm_`, with the norms that the report has anyway.
         self.optimizer.step(self.clip, torch.linalg.vector_norm(norms))
-        assert isinstance(total, Tensor), "a group has at least one batch"
-        counts = [torch.stack(correct).sum().float().view(1)] if correct else []
+        counts = [] if count is None else [count.float().view(1)]
         values = torch.cat([(total / denominator).float().view(1), norms, *counts])
         return (values, list(gradients)), carry
+
+    def _sum(self, total: Tensor, correct: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Loss and correct items of the whole group, whose gradients are then those of all of it."""
+        return total, correct
 
     def _forward(self, batch: Any, carry: Any) -> tuple[Loss, Any]:
         with self.autocast():

@@ -29,6 +29,12 @@ class _Enough(Cancelled):
     """What was measured is enough."""
 
 
+Measure = Callable[[Callable[[], Any], float, torch.device], float]
+"""Seconds that a call takes, which is cancelled after so many: `estimate_duration`."""
+CANCELLATIONS: list[type[Cancelled]] = [Cancelled, TimeIsUp, _Enough]
+"""All that may be raised."""
+
+
 @dataclass(frozen=True)
 class Reserve:
     """Time for what comes after the last step: its validation, the scores and the figures."""
@@ -44,7 +50,7 @@ class Reserve:
 
 
 def reserve_time(
-    experiment: Experiment, budget: Budget, progress: Progress, splits: int, start: float
+    experiment: Experiment, budget: Budget, progress: Progress, splits: int, start: float, measure: Measure
 ) -> tuple[Reserve, str]:
     """Reserve a part of the minutes for what comes after the last step. A validation and a score on valid are tried for
     a small part of them, to estimate how long they take.
@@ -55,13 +61,14 @@ def reserve_time(
         progress: Gets the seconds that are reserved, and those that have elapsed.
         splits: How many splits will be scored.
         start: When the command started.
+        measure: As `estimate_duration`.
 
     Returns:
         The reserve, for what later validations say of it, and a line about it.
     """
     total = budget.seconds
     assert total is not None, "only minutes are reserved"
-    reserve, validating = estimate_reserve(experiment, total, splits)
+    reserve, validating = estimate_reserve(experiment, total, splits, measure)
     progress.reserve, progress.elapsed = reserve.seconds(validating), time.monotonic() - start
     given, reserved = f"--minutes {total / 60:g}", progress.reserve
     if reserved > (1 - MIN_TRAINING) * total:
@@ -76,14 +83,14 @@ def reserve_time(
     )
 
 
-def estimate_reserve(experiment: Experiment, total: float, splits: int) -> tuple[Reserve, float]:
+def estimate_reserve(experiment: Experiment, total: float, splits: int, measure: Measure) -> tuple[Reserve, float]:
     """The reserve for the last validation, so many scores and the figures; and the seconds of a validation."""
     limit = min(max(0.02 * total, 0.2), 5.0)
     device = experiment.device
-    validating = max(estimate_duration(lambda: experiment.evaluate("valid"), limit, device), 1e-3)
+    validating = max(measure(lambda: experiment.evaluate("valid"), limit, device), 1e-3)
     scoring = validating
     if validating < total:
-        scoring = max(estimate_duration(lambda: experiment.score("valid"), limit, device), validating)
+        scoring = max(measure(lambda: experiment.score("valid"), limit, device), validating)
     return Reserve(1 + splits * scoring / validating, DRAWING), validating
 
 

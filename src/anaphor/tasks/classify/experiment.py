@@ -38,6 +38,7 @@ from anaphor.tasks.model_options import pick_options
 from anaphor.tasks.own_stack import describe_own_stack
 from anaphor.tasks.unknown_words import describe_mostly_unknown, list_some
 from anaphor.training.device import choose_device
+from anaphor.training.distributed import gather_rows, local_batches
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.finetune import adopt_model, load_initial, prepare_fine_tuning
 from anaphor.training.paths import absolute_path, resolve_data_path
@@ -177,8 +178,8 @@ class ClassifyExperiment(Experiment):
         ordered = batches.by_length()
         found = []
         with eval_mode(self.model), torch.inference_mode():
-            for number, batch in enumerate(ordered, 1):
-                found.append(self.model(batch.tokens, batch.lengths))
+            for number, (batch, part) in enumerate(zip(ordered, local_batches(ordered), strict=True), 1):
+                found.append(gather_rows(self.model(part.tokens, part.lengths), len(batch.labels)))
                 report_progress("scoring", number, len(ordered))
         scores = torch.cat(found)
         return torch.empty_like(scores).index_copy_(0, ordered.order, scores)

@@ -34,6 +34,7 @@ from anaphor.tasks.images.verbs import LookOptions
 from anaphor.tasks.metrics import check_top5
 from anaphor.tasks.model_options import pick_options
 from anaphor.training.device import choose_device
+from anaphor.training.distributed import map_rows
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.paths import resolve_data_path
 from anaphor.training.random_state import use_seed
@@ -94,9 +95,12 @@ class ImageExperiment(Experiment):
         train, smoothing = self.split("train"), self.spec.label_smoothing
         # Pixels keep their precision; the model's own operations are those that autocast is for.
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            images, targets = self.augment(
-                train.images[batch.index], train.labels[batch.index], batch.index, batch.epoch
-            )
+            index, mixed_with = batch.index, batch.before if self.augment.mixes else None
+            if mixed_with is not None:
+                index = torch.cat((mixed_with, index))
+            images, targets = self.augment(train.images[index], train.labels[index], index, batch.epoch)
+            if mixed_with is not None:
+                images, targets = images[1:], targets[1:]
             if smoothing:
                 targets = targets * (1 - smoothing) + smoothing / targets.shape[1]
         return Loss(soft_cross_entropy(self.model(images), targets)), None
@@ -107,14 +111,17 @@ class ImageExperiment(Experiment):
         parts, rows = [], images.split(min(EVAL_ROWS, max(1, EVAL_PATCHES // patches)))
         with eval_mode(self.model), torch.inference_mode():
             for number, part in enumerate(rows, 1):
-                x = self.augment.normalize(part.to(self.device))
-                logits = self.model(x)
-                if self.spec.flips:
-                    both = torch.stack((logits, self.model(x.flip(-1)))).double().softmax(-1)
-                    logits = both.mean(0).clamp(min=1e-300).log()
-                parts.append(logits)
+                parts.append(map_rows(self._compute_logits, part))
                 report_progress("scoring", number, len(rows))
         return torch.cat(parts)
+
+    def _compute_logits(self, images: Tensor) -> Tensor:
+        x = self.augment.normalize(images.to(self.device))
+        logits: Tensor = self.model(x)
+        if self.spec.flips:
+            both = torch.stack((logits, self.model(x.flip(-1)))).double().softmax(-1)
+            logits = both.mean(0).clamp(min=1e-300).log()
+        return logits
 
     def read_images(self, paths: Sequence[Path | str], warn: Callable[[str], None] = print_warning) -> Tensor:
         """Image files as the model sees them, before normalization. uint8 [N, C, H, W]"""

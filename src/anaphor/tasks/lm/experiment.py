@@ -43,6 +43,7 @@ from anaphor.tasks.lm.sampling import check_sampling
 from anaphor.tasks.model_options import LanguageModelOptions, pick_options
 from anaphor.tasks.own_stack import describe_own_stack
 from anaphor.tasks.unknown_words import describe_mostly_unknown
+from anaphor.training.distributed import gather_rows, local_batches
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, sum_penalties
 
@@ -206,6 +207,14 @@ class LanguageModelExperiment(Experiment):
             penalty = sum_penalties(self.loss_terms, x, self.model.head, batch)
             return Loss(self.model.cross_entropy(x, batch.targets, state), penalty), state
 
+    def losses_by_batch(
+        self, batches: Sequence[Batch], carry: bool = False, cuda_graph: bool = False
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        """Each batch with the losses of its targets [B, T]; of several ranks each computes some rows."""
+        computed = losses_by_batch(self.model, local_batches(batches), carry, cuda_graph=cuda_graph)
+        for batch, (_, losses) in zip(batches, computed, strict=True):
+            yield batch, gather_rows(losses, len(batch.targets))
+
     def prepare_for_inference(self) -> None:
         super().prepare_for_inference()
         self.model.fold_embeddings()
@@ -284,8 +293,7 @@ class StreamExperiment(LanguageModelExperiment):
 
     def segment_losses(self, split: str, protocol: Protocol) -> Iterator[tuple[Batch, Tensor]]:
         """The segments of a split, each with the losses of its tokens [B, T]."""
-        batches, captured = self.eval_batches(split, protocol), self.spec.cuda_graph
-        return losses_by_batch(self.model, batches, protocol.carry, cuda_graph=captured)
+        return self.losses_by_batch(self.eval_batches(split, protocol), protocol.carry, self.spec.cuda_graph)
 
     def result_of(self, split: str, protocol: Protocol, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:
         """The result of the losses of all segments of a split."""
@@ -382,11 +390,11 @@ class PaddedExperiment(LanguageModelExperiment):
         self.split("valid")
 
     def evaluate(self, split: str) -> LossResult:
-        return self.result_of(split, losses_by_batch(self.model, self.split(split), carry=False))
+        return self.result_of(split, self.losses_by_batch(self.split(split)))
 
     def evaluate_with_recall(self, split: str) -> LossResult:
         recall = RecallMeter(causal=self.model.causal)
-        losses = losses_by_batch(self.model, self.split(split), carry=False)
+        losses = self.losses_by_batch(self.split(split))
         return recall.add_to(self.result_of(split, recall.listen(losses)))
 
     def result_of(self, split: str, losses: Iterable[tuple[Batch, Tensor]]) -> LossResult:

@@ -36,11 +36,13 @@ from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
 from anaphor.progress_listener import report_progress, track_progress
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
+from anaphor.row_draws import repeated_rows
 from anaphor.tasks.model_options import pick_options
 from anaphor.tasks.translate import Seq2SeqOptions, TranslationRunSpec
 from anaphor.tasks.translate.look import align, write_alignment
 from anaphor.tasks.unknown_words import describe_mostly_unknown
 from anaphor.training.device import choose_device
+from anaphor.training.distributed import current_ranks, gather_rows, local_batch
 from anaphor.training.experiment import MAX_CROSS_ENTROPY, Experiment, Loss, require_splits
 from anaphor.training.loss_terms import Penalty, count_passes, loss_with_terms
 from anaphor.training.paths import resolve_data_path
@@ -142,7 +144,8 @@ class TranslationExperiment(Experiment):
     def loss(self, batch: Batch, carry: None) -> tuple[Loss, None]:
         # All passes are rows of one batch: dropout is drawn per row, and one call of the model is cheaper than two.
         read = batch if self.passes == 1 else batch.repeat(self.passes)
-        x = compute_hidden_states(self.model, read)
+        with repeated_rows(self.passes):
+            x = compute_hidden_states(self.model, read)
         return loss_with_terms(self.loss_terms, x, self.model.head, read, self.spec.label_smoothing), None
 
     def evaluate(self, split: str) -> LossResult:
@@ -190,9 +193,10 @@ class TranslationExperiment(Experiment):
     def losses_by_batch(self, split: str) -> Iterator[tuple[Batch, Tensor]]:
         """Each batch of a split with the losses of its targets [B, T], zero where there is no target."""
         for batch in track_progress("scoring", self.split(split).batches.by_length()):
+            part = local_batch(batch)
             with eval_mode(self.model), torch.inference_mode():
-                losses = token_losses(compute_hidden_states(self.model, batch), self.model.head, batch.targets)
-            yield batch, losses
+                losses = token_losses(compute_hidden_states(self.model, part), self.model.head, part.targets)
+            yield batch, gather_rows(losses, len(batch.targets))
 
     def signature_metadata(self, total: LossTotal, split: str) -> dict[str, Any]:
         source, target = self.tokenizers.source, self.tokenizers.target
@@ -256,10 +260,12 @@ class TranslationExperiment(Experiment):
                 bounds = [2 * size + 20 if beam.max_length is None else beam.max_length for size in sizes.tolist()]
                 limits = [model.max_positions - 1 for model in models if model.max_positions is not None]
                 lengths = [min([bound, *limits]) for bound in bounds]
-                state = tuple(model.encode(source_ids, sizes) for model in models)
-                first = source_ids.new_full((len(source_ids),), end)
-                hypotheses = search_rows(partial(step, number), first, state, unbounded, lengths)
-                found.update(zip(batch.indices, hypotheses, strict=True))
+                share = current_ranks().share(len(source_ids))
+                rows = slice(share.start, share.stop)
+                state = tuple(model.encode(source_ids[rows], sizes[rows]) for model in models)
+                first = source_ids.new_full((len(share),), end)
+                hypotheses = search_rows(partial(step, number), first, state, unbounded, lengths[rows])
+                found.update(zip(batch.indices, gather_hypotheses(hypotheses, lengths, beam.width), strict=True))
             report_progress("translating", len(ordered), len(ordered))
         return found
 
@@ -353,6 +359,26 @@ def build(
 def count_rows(device: torch.device, logits: int, longest: int) -> int:
     """Sentences translated at once, by the logits of each and the longest: many keep a GPU busy, if they fit."""
     return max(ROWS, min(MAX_ROWS, MAX_LOGITS // logits, MAX_TOKENS // longest)) if device.type == "cuda" else ROWS
+
+
+def gather_hypotheses(found: list[list[Hypothesis]], lengths: Sequence[int], width: int) -> list[list[Hypothesis]]:
+    """The hypotheses of all rows of a batch, of which each rank has searched some. `lengths` are the bounds of all."""
+    if current_ranks().count == 1:
+        return found
+    # As numbers: how many tokens, the two scores, whether it is finished, and the tokens.
+    table = torch.full((len(found), width, 4 + max(lengths)), -1.0, dtype=torch.float64)
+    for row, hypotheses in zip(table, found, strict=True):
+        for place, one in zip(row, hypotheses, strict=False):
+            numbers = [len(one.tokens), one.log_probability, one.score, one.finished, *one.tokens]
+            place[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+    return [
+        [
+            Hypothesis(list(map(int, tokens[: int(count)])), log_probability, score, bool(finished))
+            for count, log_probability, score, finished, *tokens in row
+            if count >= 0
+        ]
+        for row in gather_rows(table, len(lengths)).tolist()
+    ]
 
 
 def compute_hidden_states(model: Seq2Seq, batch: Batch) -> Tensor:
