@@ -85,6 +85,10 @@ class _Draws(TorchDispatchMode):
         self.last_empty: tuple[int, tuple[int, ...]] | None = None
         """Memory of the last tensor that was made like another one, and the order of the axes of that one."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler first, which takes as long as to import torch
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__

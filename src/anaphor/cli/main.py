@@ -105,9 +105,12 @@ def silent_ranks() -> Iterator[None]:
     if read_launch().is_first:
         yield
         return
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            yield
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
 
 
 def run_command(argv: list[str]) -> int:
