@@ -157,6 +157,15 @@ def test_qwen3_has_norms_of_queries_and_keys(double):
     assert_same(spec, library().Qwen3ForCausalLM(config), LLAMA)
 
 
+def test_smollm3_has_layers_without_positions(double):
+    config = library().SmolLM3Config(
+        **SIZES, num_key_value_heads=2, no_rope_layers=[1, 0], pad_token_id=None, bos_token_id=None,
+        eos_token_id=None, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+    )  # fmt: skip
+    spec = LanguageModelSpec(**STACK, **GATED, kv_heads=2, rope_theta=5000.0, layer_positions=("rotary", "none"))
+    assert_same(spec, library().SmolLM3ForCausalLM(config), LLAMA)
+
+
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("part", [0.5, 1.0])
 def test_gpt_neox(double, parallel, part):

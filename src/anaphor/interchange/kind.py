@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anaphor.errors import DataError
 from anaphor.interchange.folder import Config, Source
-from anaphor.models.spec import BackboneSpec
+from anaphor.models.spec import PATTERNS, BackboneSpec
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -181,7 +181,7 @@ def layers_misfit(spec: BackboneSpec, mixer: str) -> str:
     others = sorted(set(spec.mixers_by_layer) - {mixer})
     if others:
         return f"it has {', '.join(others)} layers; only a stack of {mixer} layers has a stock class"
-    for name in ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_short_convs"):
+    for name in ("layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_short_convs", *PATTERNS):
         values = getattr(spec, name)
         if len(set(values)) > 1 or (values and name != "layer_dropouts"):
             return f"its layers differ: {name}={values}"

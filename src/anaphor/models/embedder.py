@@ -128,7 +128,7 @@ class PatchEmbedder(nn.Module):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
         # As in ViT the class token has a position of its own, the first one.
-        learned = spec.position == "learned"
+        learned = spec.embedder_position == "learned"
         self.position = nn.Embedding(spec.grid**2 + (self.class_token is not None), width) if learned else None
 
     def forward(self, images: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class PatchEmbedder(nn.Module):
             if first is not None:
                 first = first + self.position.weight[0]
             x = x + self.learned_positions(rows, columns).to(x.dtype)
-        elif self.spec.position == "sinusoidal":
+        elif self.spec.embedder_position == "sinusoidal":
             x = x + self.sinusoidal_positions(rows, columns).to(x.dtype)
         extra = [token.to(x.dtype).expand(len(x), -1, -1) for token in (first, self.registers) if token is not None]
         x = torch.cat([*extra, x], dim=1) if extra else x

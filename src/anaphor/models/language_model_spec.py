@@ -57,11 +57,6 @@ class LanguageModelSpec(TokenModelSpec):
         """Row of the table of learned positions that the first token has."""
         return 0
 
-    @property
-    def embedder_position(self) -> str:
-        """Position encoding that is added to the embeddings."""
-        return self.position if self.adds_position else "none"
-
     def _derived(self) -> dict[str, Any]:
         return super()._derived() | ({} if self.extras else {"words": None})
 

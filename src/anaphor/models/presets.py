@@ -9,7 +9,7 @@ from anaphor.mixers.spec import LayerOptions, options_of
 from anaphor.models.image_spec import ImageModelSpec
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.seq2seq_spec import Seq2SeqSpec
-from anaphor.models.spec import option_names
+from anaphor.models.spec import option_names, repeat_last
 from anaphor.models.stacks import PLAIN, choose_blocks, choose_position, names_other_mixers
 from anaphor.models.text_spec import TextEncoderSpec
 from anaphor.registry import MIXERS, RECURRENCES, Registry, collect_extras
@@ -86,6 +86,9 @@ def _override(kind: type[Spec], settings: dict[str, Any], overrides: dict[str, A
     check_fields(kind, settings)
     if "mixers" in overrides and "layers" not in overrides:
         settings["layers"] = None  # one for each mixer named
+    if "mixers" not in overrides and (settings.get("layers") or 0) > len(settings.get("mixers", ())) > 1:
+        # More layers are more of the last one: a recurrent layer stays the only one, below all others.
+        settings["mixers"] = repeat_last(settings["mixers"], settings["layers"])
     fields = ("mixers", "decoder") if settings.get("condition") == "none" else ("mixers", "encoder", "decoder")
     mixers = [name for field in fields for name in settings.get(field) or ()]
     accepted = frozenset().union(*(options_of(name) for name in mixers if name in MIXERS))

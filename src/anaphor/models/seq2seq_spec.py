@@ -108,9 +108,9 @@ class Seq2SeqSpec(
     source_vocabulary: int
     """Vocabulary size of the source."""
     encoder: tuple[str, ...] = ("attention",)
-    """Mixer of each encoder layer, first to last; the last name is repeated. Attention is bidirectional there."""
+    """Mixer of each encoder layer, first to last; a pattern is repeated. Attention is bidirectional there."""
     decoder: tuple[str, ...] = ("attention",)
-    """Mixer of each decoder layer, first to last; the last name is repeated."""
+    """Mixer of each decoder layer, first to last; a pattern is repeated."""
     encoder_layers: int | None = None
     """Number of encoder layers; None means as many as the decoder has."""
     condition: str = "attention"
@@ -268,6 +268,8 @@ class Seq2SeqSpec(
         """Every option that this model uses, with its value: exactly these build the same model."""
         encoder, decoder = self.sides[0], self.sides[-1]
         values = field_values(self) | {
+            "encoder": encoder.used_settings()["mixers"] if self.condition != "none" else self.encoder,
+            "decoder": decoder.used_settings()["mixers"],
             "layers": len(decoder.mixers_by_layer),
             "encoder_layers": len(encoder.mixers_by_layer),
             "embedding": decoder.width_in,

@@ -7,9 +7,9 @@ is imported when a spec is checked or its model is built.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anaphor.config import MAX_LAYERS, MAX_VOCABULARY, check_at_least, check_range, look_up
 from anaphor.errors import ConfigError
@@ -17,6 +17,7 @@ from anaphor.mixers.spec import (
     LayerOptions,
     MixerSpec,
     PositionOptions,
+    RotaryOptions,
     check_probability,
     mixer_spec,
     options_of,
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
     from anaphor.mixers.attention.position import Position
     from anaphor.models.backbone import Backbone, BlockSpec
 
+Value = TypeVar("Value")
+
 SOMETIMES_UNUSED = ("max_positions", "activation", "feedforward_bias", "dropout_kind", "norm_kind", "norm_eps")
 """Options that every model accepts and not every model uses."""
 PER_LAYER = (
     "layer_widths", "layer_norms", "layer_residuals", "layer_dropouts", "layer_kernel_sizes", "layer_short_convs",
 )  # fmt: skip
+PATTERNS = ("layer_positions", "layer_windows")
+"""Options of one value for each layer that may be fewer, and are repeated, as mixers are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     """
 
     mixers: tuple[str, ...] = ("attention",)
-    """Mixer of each layer, first to last; the last name is repeated up to the number of layers."""
+    """Mixer of each layer, first to last; fewer names than layers are a pattern that is repeated."""
     layer_widths: tuple[int, ...] = ()
     """Width of each layer, in place of width."""
     layer_norms: tuple[str, ...] = ()
@@ -108,6 +113,10 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     """Kernel size of each layer, in place of kernel_size; it has no effect on layers other than qrnn."""
     layer_short_convs: tuple[int, ...] = ()
     """Kernel size of the short convolution of each layer, in place of short_conv; 0 means none."""
+    layer_positions: tuple[str, ...] = ()
+    """Position encoding inside each layer, in place of position: none, rotary, alibi, …; a pattern is repeated."""
+    layer_windows: tuple[int, ...] = ()
+    """Attention window of each layer, in place of window; 0 means none; a pattern is repeated."""
     causal: bool = True
     """Refuse layers that attend to later tokens; --no-causal allows them, but then there is no perplexity."""
 
@@ -122,14 +131,32 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             raise ConfigError(f"norm_eps={self.norm_eps}: it must be above 0 and below 1")
         look_up(INIT_SCHEMES, self.init_scheme, "init scheme")
         find_position(self.position)
-        if self.layers is not None and self.layers < len(self.mixers):
-            raise ConfigError(f"layers={self.layers} is less than the {len(self.mixers)} mixers named")
-        for name in PER_LAYER:
-            values, layers = getattr(self, name), len(self.mixers_by_layer)
-            if values and len(values) != layers:
-                raise ConfigError(f"{name} has {len(values)} values for {layers} layers: give one for each layer")
+        self._check_layers()
         self._check_input()
         self.blocks()
+
+    def _check_layers(self) -> None:
+        """Refuse more values for the layers than there are layers, and those that a layer cannot have."""
+        if self.layers is not None and self.layers < len(self.mixers):
+            raise ConfigError(
+                f"layers={self.layers} is less than the {len(self.mixers)} mixers named; a pattern is no longer than "
+                f"the layers"
+            )
+        layers = len(self.mixers_by_layer)
+        for name in PER_LAYER:
+            values = getattr(self, name)
+            if values and len(values) != layers:
+                raise ConfigError(f"{name} has {len(values)} values for {layers} layers: give one for each layer")
+        for name in PATTERNS:
+            if len(getattr(self, name)) > layers:
+                raise ConfigError(f"{name} has {len(getattr(self, name))} values for {layers} layers: give fewer")
+        for position in self.layer_positions:
+            if find_position(position).method == "embed":
+                raise ConfigError(
+                    f"layer_positions: {position!r} is added to the input of the model, not inside a layer; use none, "
+                    f"rotary, alibi, relative or relative-buckets"
+                )
+        check_at_least(0, layer_windows=min(self.layer_windows, default=None))
 
     def _check_input(self) -> None:
         if self.position != "none" and self.adds_position:
@@ -141,8 +168,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     @property
     def mixers_by_layer(self) -> tuple[str, ...]:
         """The mixer of every layer."""
-        missing = 0 if self.layers is None else self.layers - len(self.mixers)
-        return self.mixers + self.mixers[-1:] * missing
+        return repeat_pattern(self.mixers, len(self.mixers) if self.layers is None else self.layers)
 
     @property
     def widths_by_layer(self) -> tuple[int, ...]:
@@ -151,7 +177,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     def _by_layer(self, name: str) -> tuple[Any, ...]:
         values: tuple[Any, ...] = getattr(self, f"layer_{name}s")
-        return values or (getattr(self, name),) * len(self.mixers_by_layer)
+        return repeat_pattern(values or (getattr(self, name),), len(self.mixers_by_layer))
 
     @property
     def width_in(self) -> int:
@@ -161,33 +187,35 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     @property
     def adds_position(self) -> bool:
         """Whether the position encoding is added to the input vectors rather than used inside attention."""
-        return find_position(self.position).method in ("embed", None)
+        return not self.layer_positions and find_position(self.position).method in ("embed", None)
+
+    @property
+    def embedder_position(self) -> str:
+        """Position encoding that is added to the embeddings."""
+        return self.position if self.adds_position else "none"
 
     def blocks(self) -> list[BlockSpec]:
         """The specs of the layers. Raises an error where options do not fit together."""
         given = {name: getattr(self, name) for name in sorted(option_names(LayerOptions))}
         options = {name: value for name, value in given.items() if value is not None}
         if not self.adds_position:
-            options["position"] = self.position
+            options["position"] = self.layer_positions or self.position
         if self.layer_kernel_sizes:
             options["kernel_size"] = self.layer_kernel_sizes
+        if self.layer_windows:
+            options["window"] = self.layer_windows
         self._check_used(options)
         blocks, width_in = [], self.width_in
-        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout", "kernel_size", "short_conv"))
-        for name, width, norm, residual, dropout, kernel_size, short_conv in zip(
-            self.mixers_by_layer, *by_layer, strict=True
+        by_layer = map(self._by_layer, ("width", "norm", "residual", "dropout", "short_conv"))
+        for number, (name, width, norm, residual, dropout, short_conv) in enumerate(
+            zip(self.mixers_by_layer, *by_layer, strict=True)
         ):
             accepted = options_of(name)
-            own = {option: value for option, value in options.items() if option in accepted}
-            if "dropout" in accepted:
-                own["dropout"] = dropout
-            if "kernel_size" in accepted:
-                own["kernel_size"] = kernel_size
+            given_here = self._options_of_layer(number, options) | {"dropout": dropout, "short_conv": short_conv}
+            own = {option: value for option, value in given_here.items() if option in accepted}
             if "qk_norm" in accepted:
                 own["norm_eps"] = self.norm_eps
             has_own_place = "short_conv" in accepted
-            if has_own_place:
-                own["short_conv"] = short_conv
             # With a residual connection a layer has one width throughout; without, the mixer changes it.
             mixer = mixer_spec(name, width=width if residual else width_in, width_out=width, **own)
             if self.causal and mixer.noncausal_reason is not None:
@@ -199,6 +227,18 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             blocks.append(block if has_own_place else dataclasses.replace(block, short_conv=short_conv))
             width_in = width
         return blocks
+
+    def _options_of_layer(self, number: int, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of mixers as one layer has them, by its number."""
+        own = {**options, "kernel_size": self._by_layer("kernel_size")[number]}
+        if self.layer_windows:
+            own["window"] = self._by_layer("window")[number] or None
+        if self.layer_positions:
+            own["position"] = self._by_layer("position")[number]
+        is_rotary = [find_position(name).method == "rotate" for name in self._by_layer("position")]
+        if any(is_rotary) and not is_rotary[number]:  # others may have rotary positions
+            own = {name: value for name, value in own.items() if name not in option_names(RotaryOptions)}
+        return own
 
     def _block(self, mixer: MixerSpec, norm: str, residual: bool, dropout: float) -> BlockSpec:
         from anaphor.models.backbone import BlockSpec
@@ -236,7 +276,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
     def unused_options(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named options on which nothing depends, each with the reason."""
         unused = {}
-        if not find_position(self.position).has_limit:
+        if self.layer_positions or not find_position(self.position).has_limit:
             unused["max_positions"] = f"applies to --position learned only, not to position={self.position!r}"
         if self.feedforward == 0:
             reason = "applies to the feed-forward network only, and the model has none: set --feedforward"
@@ -271,9 +311,10 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
 
     def _derived(self) -> dict[str, Any]:
         """Values derived from other options; None for options that are replaced by one value for each layer."""
-        names = ("residual", "dropout", "kernel_size", "short_conv")
+        names = ("residual", "dropout", "kernel_size", "short_conv", "window", "position")
         replaced = {name: None for name in names if getattr(self, f"layer_{name}s")}
-        return {"layers": len(self.mixers_by_layer), **replaced}
+        mixers = self.mixers if len(self.mixers) == 1 else self.mixers_by_layer
+        return {"mixers": mixers, "layers": len(self.mixers_by_layer), **replaced}
 
     def build(self) -> Backbone:
         from anaphor.models.initialize import build_backbone, build_checked
@@ -307,6 +348,16 @@ class TokenModelSpec(TokenOptions, BackboneSpec):
     def _derived(self) -> dict[str, Any]:
         own: dict[str, Any] = {"embedding": self.width_in, "input_dropout": self.embedding_dropout}
         return super()._derived() | own | ({"width": None} if self.layer_widths else {})
+
+
+def repeat_pattern(values: Sequence[Value], count: int) -> tuple[Value, ...]:
+    """So many values: those given, again and again."""
+    return tuple(values[number % len(values)] for number in range(count))
+
+
+def repeat_last(values: Sequence[Value], count: int) -> tuple[Value, ...]:
+    """So many values: those given, cut or with the last one repeated."""
+    return (*values[:count], *[values[-1]] * (count - len(values)))
 
 
 def find_position(name: str) -> type[Position]:

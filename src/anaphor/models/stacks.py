@@ -88,6 +88,8 @@ def choose_position(settings: Mapping[str, Any], overrides: Mapping[str, Any], c
     """
     position: str = settings.get("position", "none")
     together = {**settings, **overrides}
+    if together.get("layer_positions"):
+        return position
     if any(role.is_recurrence for role in find_roles(together)):
         return "none" if find_position(position).method == "embed" else position
     if position != "none":
@@ -102,5 +104,8 @@ def describe_surroundings(spec: BackboneSpec) -> str:
     else:
         parts = [NORMS[spec.norm], f"{'' if spec.residual else 'no '}residual connections"]
     parts.append(f"{'no ' if spec.feedforward == 0 else ''}feed-forward networks")
-    parts.append("no positions" if spec.position == "none" else f"{spec.position} positions")
+    if spec.layer_positions:
+        parts.append("positions as given for each layer")
+    else:
+        parts.append("no positions" if spec.position == "none" else f"{spec.position} positions")
     return ", ".join(parts)

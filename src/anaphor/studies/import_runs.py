@@ -10,13 +10,12 @@ from typing import Any
 
 from anaphor.errors import ConfigError, DataError
 from anaphor.files import delete, rename
-from anaphor.flags import from_yaml
 from anaphor.studies.axes import Axis
 from anaphor.studies.cell import JOB, MEASURES, STATUS, TEST, Cell, make_cell, read_json
 from anaphor.studies.spec import StudySpec
 from anaphor.studies.study_file import list_presets, read_study
 from anaphor.training.run_folder import NO_DATA, STUDY, RunFolder
-from anaphor.training.spec import RunSpec
+from anaphor.training.spec import RunSpec, read_run_spec
 
 STUDY_FILES = (JOB, MEASURES, TEST, STATUS)  # files of a cell that belong to its study
 
@@ -54,7 +53,7 @@ def read_study_of(folder: Path, path: Path) -> StudySpec:
             f"study {spec.name!r} compares settings, and one run has only one: --of is for studies that measure more "
             f"({listed})"
         )
-    specs = [read_run_spec(spec, run) for run in find_runs(folder)]
+    specs = [_read_spec(spec, run) for run in find_runs(folder)]
     spec = read_study(path, data=specs[0].data)
     base: Mapping[str, Any] = {name: value for name, value in vars(specs[0]).items() if name != "seed"}
     return replace(
@@ -71,11 +70,11 @@ def read_study_of(folder: Path, path: Path) -> StudySpec:
     )
 
 
-def read_run_spec(spec: StudySpec, run: Path) -> RunSpec:
+def _read_spec(spec: StudySpec, run: Path) -> RunSpec:
     task = RunFolder(run).read_task().name
     if task != spec.task:
         raise ConfigError(f"the run in {run} was trained by `train {task}`, and study {spec.name!r} is for {spec.task}")
-    return from_yaml(spec.definition.run_spec, RunFolder(run).spec)
+    return read_run_spec(spec.definition.run_spec, RunFolder(run).spec)
 
 
 def _measures_more(spec: StudySpec) -> bool:
@@ -101,7 +100,7 @@ def import_runs(spec: StudySpec, cells_folder: Path, folder: Path, threads: int)
     for run in find_runs(folder):
         if RunFolder(run).read_result().get("status") != "finished":
             raise DataError(f"the run in {run} did not finish: resume it first")
-        cell = make_cell(setting, read_run_spec(spec, run).seed, cells_folder, spec.task, threads)
+        cell = make_cell(setting, _read_spec(spec, run).seed, cells_folder, spec.task, threads)
         if cell.result.get("status") != "finished":
             copy_run(run, cell.folder)
         cells.append(cell)

@@ -24,6 +24,8 @@ REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
         "layer_dropouts",
         "layer_kernel_sizes",
         "layer_short_convs",
+        "layer_positions",
+        "layer_windows",
     ),
     "width": ("layer_widths",),
     "norm": ("layer_norms",),
@@ -31,6 +33,8 @@ REPLACED_LAYERS: Mapping[str, tuple[str, ...]] = {
     "dropout": ("layer_dropouts",),
     "kernel_size": ("layer_kernel_sizes",),
     "short_conv": ("layer_short_convs",),
+    "position": ("layer_positions",),
+    "window": ("layer_windows",),
 }
 """`RunSpec.replaced` of a stack of layers: what a flag says of all replaces what a file says of each."""
 

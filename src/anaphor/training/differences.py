@@ -7,6 +7,7 @@ from typing import Any
 
 from anaphor.plain_values import plain_value
 from anaphor.registry import extra_settings
+from anaphor.training.spec import spell_out_mixers
 
 ADDED_SETTINGS = {"short_conv": 0, "norm_kind": "layernorm", "feedforward_bias": True, "parallel_residual": "none"}
 """Settings that runs of earlier versions do not name, with the values that all of them had."""
@@ -57,7 +58,8 @@ def _callback_differences(before: list[dict[str, Any]], now: list[dict[str, Any]
 
 def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
     """Settings with other values. Device and dtype are compared as they were used, by the environment."""
-    old = {name: value for name, value in ADDED_SETTINGS.items() if name in new} | old
+    old = spell_out_mixers({name: value for name, value in ADDED_SETTINGS.items() if name in new} | old)
+    new = spell_out_mixers(new)
     for name in sorted(old.keys() | new.keys()):
         if name not in ("device", "dtype") and old.get(name) != new.get(name):
             yield f"{name} was {_format_setting(old, name)} and is {_format_setting(new, name)}"

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from anaphor.config import check_at_least
 from anaphor.errors import AnaphorError, CheckpointError, ConfigError, DataError, Diverged, NotInstalled, print_warning
-from anaphor.flags import from_yaml
 from anaphor.plain_values import plain_value
 from anaphor.registry import SERVICES
 from anaphor.training import checkpoint
@@ -24,7 +23,7 @@ from anaphor.training.experiment import Experiment
 from anaphor.training.paths import UntrustedData
 from anaphor.training.random_state import keep_random_state
 from anaphor.training.run_folder import RunFolder
-from anaphor.training.spec import RunSpec
+from anaphor.training.spec import RunSpec, read_run_spec
 from anaphor.training.task import TaskDefinition
 from anaphor.training.trusted_data import is_trusted, trust_data
 from anaphor.typecheck import check_arguments, checks_arguments
@@ -182,7 +181,7 @@ class Run(Generic[Model, OwnTokenizer, OwnExperiment, Spec]):
 def read_spec(folder: Path | str) -> RunSpec:
     """The settings of a run, whatever its task."""
     run_folder = RunFolder(Path(folder))
-    return from_yaml(run_folder.read_task().run_spec, run_folder.spec)
+    return read_run_spec(run_folder.read_task().run_spec, run_folder.spec)
 
 
 @checks_arguments

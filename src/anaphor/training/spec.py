@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from anaphor.config import check_at_least, look_up, section_of, settings_of
 from anaphor.errors import ConfigError
 from anaphor.flags import from_yaml
+from anaphor.models.spec import repeat_last
 from anaphor.registry import extra_settings, model_settings
 from anaphor.typecheck import check_types
 from anaphor.yaml_files import read_mapping
@@ -255,7 +256,26 @@ def read_base_settings(kind: type[RunSpec], path: Path, given: Collection[str]) 
     were left open. They are left open again where any setting is given, so that another model does not get the values
     of the first."""
     settings = dict(vars(from_yaml(kind, path)))
-    if given and "environment" in read_mapping(path):
+    is_of_run = "environment" in read_mapping(path)
+    if is_of_run:
+        settings = spell_out_mixers(settings)
+    if given and is_of_run:
         with suppress(ConfigError):  # the file alone does not make a model; with what is given it may
             settings = kind.drop_implied(settings)
     return settings
+
+
+def read_run_spec(kind: type[RunSpec], path: Path) -> RunSpec:
+    """The spec in a run's own file."""
+    return kind(**spell_out_mixers(vars(from_yaml(kind, path))))
+
+
+def spell_out_mixers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run with a mixer for each layer. Runs name one or all of them; those of earlier versions name
+    fewer where the last ones are the same."""
+    spelled_out = dict(settings)
+    for name, layers in (("mixers", "layers"), ("decoder", "layers"), ("encoder", "encoder_layers")):
+        mixers, count = settings.get(name), settings.get(layers)
+        if mixers and count and len(mixers) < count:
+            spelled_out[name] = type(mixers)(repeat_last(mixers, count))
+    return spelled_out

@@ -77,9 +77,7 @@ def choose_carry(model: LanguageModel, carry: bool | None, bptt: int) -> bool:
             f"or another --position (sinusoidal, rotary, alibi, relative)"
         )
     if carry and model.state_grows:
-        raise ConfigError(
-            "a carried state of attention would grow without bound: set --memory or --window, or use --no-carry"
-        )
+        raise ConfigError("a carried state of attention would grow without bound: set --memory, or use --no-carry")
     if not carry and model.max_positions is not None and bptt > model.max_positions:
         raise ConfigError(f"bptt={bptt} is longer than the {model.max_positions:,} learned positions of the model")
     return carry
