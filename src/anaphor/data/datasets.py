@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from anaphor.config import look_up, nearest
+from anaphor.data.arrow_files import ArrowText, find_tables
 from anaphor.data.cifar import Cifar10, find_cifar
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
@@ -49,7 +50,7 @@ from anaphor.user_paths import is_path_like, user_path
 
 # train.en, train.en.gz, train.en.txt.gz: a stem, a language, how it is stored.
 _BY_LANGUAGE = re.compile(r"[^.]+\.(?P<language>[^.]+)(?:\.txt)?(?:\.gz)?")
-_NOT_LANGUAGES = ("txt", "gz")
+_NOT_LANGUAGES = ("txt", "gz", "parquet", "arrow", "json")
 # src-train.txt next to train.txt or tgt-train.txt.
 _BY_PREFIX = re.compile(r"[^.]+(?:\.txt)?(?:\.gz)?")
 _SPLIT = re.compile(r"(?:src-|tgt-)?(?P<split>train|validation|valid|val|dev|test)(?![a-zA-Z])")
@@ -247,8 +248,8 @@ def open_dataset(
     """Open a data set by its name or path and check that it has the wanted columns.
 
     A path is a folder with a file for each split (and language), one text file, split 90/5/5 by position, or two
-    aligned files `A,B`; for images a folder of class folders or a `.npz` file. Names come first: write `./name` for a
-    folder that is called like a data set.
+    aligned files `A,B`; a Parquet file, or a folder that `datasets` of Hugging Face saved; for images a folder of class
+    folders or a `.npz` file. Names come first: write `./name` for a folder that is called like a data set.
 
     Args:
         name: A name in the table of data sets, or a path.
@@ -326,6 +327,8 @@ def _names(columns: tuple[str, ...] | None) -> list[str]:
 
 def _open_text_path(name: str) -> Dataset | None:
     path = user_path(name)
+    if tables := find_tables(path):
+        return ArrowText(name, tables)
     if path.is_file():
         return OneFile(name, StoredFile(path))
     return _text_folder(name, path) if path.is_dir() else None

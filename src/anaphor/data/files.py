@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -170,13 +170,18 @@ def digest_of(pieces: Iterator[bytes]) -> str:
 def note_of_file(path: Path, about: str, compute: Callable[[], str]) -> str:
     """A digest that follows from a file: of a large one it is kept as long as the file has the same size and date, so
     that gigabytes are not read each time."""
+    return note_of_files([path], about, compute)
+
+
+def note_of_files(paths: Sequence[Path], about: str, compute: Callable[[], str]) -> str:
+    """The same for several files together."""
     try:
-        found = path.stat()
+        found = [(str(path.absolute()), path.stat()) for path in paths]
     except OSError:
         return compute()
-    if found.st_size <= in_memory_bytes():
+    if sum(stat.st_size for _, stat in found) <= in_memory_bytes():
         return compute()
-    key = json.dumps([str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino, about])
+    key = json.dumps([about, *((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in found)])
     note = cache_folder() / "digests" / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     return read_note(note) or write_note(note, compute())
 
