@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import json
 import os
 import tempfile
 import warnings
@@ -19,12 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.data.dataset import ALL, SPLIT_NAMES, SPLITS, TEST, TRAIN, VALID
-from anaphor.data.files import max_file_bytes, too_large
+from anaphor.data.files import in_memory_bytes, max_file_bytes, too_large
 from anaphor.data.images import Arrays, ImageDataset, check_bytes, check_labels, hold_out, resize_all, resize_square
-from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
+from anaphor.data.shards import Manifest, locked_folder, shards_folder
+from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun, print_warning
+from anaphor.progress_listener import report_progress
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from anaphor.data.stored_images import StoredImages
 
 ENDINGS = (
     *(".apng", ".avif", ".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
@@ -35,6 +41,8 @@ HEADERS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM")
 MAX_PIXELS = 1 << 26
 """Of one file: decoding takes up to 4 bytes for each, whatever size is wanted."""
 THREADS = 8
+SHARD = 1 << 25
+"""Bytes of pixels in one shard of images that are larger than memory."""
 VALID_PERCENT, TEST_PERCENT = 10, 10
 LAYOUT = "images go into train/CLASS/, valid/CLASS/ and test/CLASS/, or into CLASS/"
 
@@ -208,10 +216,56 @@ class ImageFolder(ImageDataset):
         return {**self._given, **{split: [given[index] for index in part] for split, part in parts.items()}}
 
     def read_arrays(self, split: str) -> Arrays:
-        files = self._given[TRAIN] if split == ALL else self.files[split]
+        files = self._files_of(split)
+        check_bytes(len(files), *self.shape(split))
+        images = self._decode_files(split, 0, len(files))
+        return Arrays(images, np.array([label for _, label in files], np.int64))
+
+    def shape(self, split: str) -> tuple[int, int, int]:
+        channels, height, width = read_image(self._files_of(split)[0][0], image_size=self.image_size).shape
+        return channels, height, width
+
+    def stored(self, split: str) -> tuple[StoredImages, NDArray[np.int64]] | None:
+        files = self._files_of(split)
+        shape = self.shape(split)
+        if len(files) * int(np.prod(shape)) <= in_memory_bytes():
+            return None
+        from anaphor.data.stored_images import StoredImages
+
+        labels = np.array([label for _, label in files], np.int64)
+        return StoredImages(self._make_shards(split, shape), shape), labels
+
+    def _make_shards(self, split: str, shape: tuple[int, int, int]) -> Manifest:
+        """The pixels of a split in shards, decoded now where they are not there."""
+        from anaphor.data.stored_images import count_values
+
+        files = self._files_of(split)
+        listed = [[str(file.absolute()), stat.st_size, stat.st_mtime_ns] for file, _ in files for stat in [file.stat()]]
+        key = {"files": hashlib.sha256(json.dumps(listed).encode()).hexdigest(), "shape": list(shape)}
+        folder, rows = shards_folder(key), max(1, SHARD // int(np.prod(shape)))
+        manifest = Manifest(folder, "<u1", key)
+        if manifest.is_complete:
+            return manifest
+        with locked_folder(folder):
+            manifest = Manifest(folder, "<u1", key)  # another process may have made it
+            if not manifest.is_complete:
+                print_warning(f"{self.path}: {len(files):,} images of {split} are decoded once, into {folder}")
+            for start in () if manifest.is_complete else range(manifest.end, len(files), rows):
+                stop = min(start + rows, len(files))
+                images = self._decode_files(split, start, stop)
+                manifest.add(images.ravel(), stop, count_values(images))
+                report_progress(f"decoding {split}", stop, len(files))
+            manifest.complete()
+        return manifest
+
+    def _files_of(self, split: str) -> list[tuple[Path, int]]:
+        return self._given[TRAIN] if split == ALL else self.files[split]
+
+    def _decode_files(self, split: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """Some images of a split. [N, C, H, W]"""
+        files = self._files_of(split)
         first = read_image(files[0][0], image_size=self.image_size)
-        check_bytes(len(files), *first.shape)
-        images = np.empty((len(files), *first.shape), np.uint8)
+        images = np.empty((stop - start, *first.shape), np.uint8)
 
         def fill(index: int) -> None:
             image = _decode(files[index][0], 3, self.image_size)
@@ -219,12 +273,12 @@ class ImageFolder(ImageDataset):
                 found = [(files[0][0], first), (files[index][0], image)]
                 sizes = [f"{file} has {shown.shape[2]} × {shown.shape[1]}" for file, shown in found]
                 raise DataError(f"{' pixels and '.join(sizes)}: give --image-size to resize all images")
-            images[index] = image
+            images[index - start] = image
 
         with _without_warnings(), ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-            for _ in pool.map(fill, range(len(files))):
+            for _ in pool.map(fill, range(start, stop)):
                 pass
-        return Arrays(images, np.array([label for _, label in files], np.int64))
+        return images
 
 
 def _subfolders(path: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,12 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anaphor.config import nearest
+from anaphor.data.cache import cache_folder
 from anaphor.data.dataset import SPLITS, TRAIN, Dataset, Overlap, Rows, encode_lines
+from anaphor.data.files import read_note, write_note
+from anaphor.data.shards import ShardedArray
 from anaphor.errors import ConfigError, DataError, count_noun
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
+
+    from anaphor.data.stored_images import StoredImages
 
 IMAGE_COLUMNS = ("image", "label")
 CHANNELS = (1, 3)  # grayscale and RGB
@@ -36,8 +41,8 @@ MAX_IMAGE_SIZE = 4096
 class ImageSplit:
     """All images of one split."""
 
-    images: Tensor
-    """uint8 [N, C, H, W]."""
+    images: Tensor | StoredImages
+    """uint8 [N, C, H, W]; on the disk where they are larger than memory."""
     labels: Tensor
     """int64 [N]: indices of `classes`."""
     classes: tuple[str, ...]
@@ -75,8 +80,11 @@ class ImageSplit:
         return replace(self, labels=numbers[self.labels], classes=classes)
 
     def _select(self, places: Any) -> ImageSplit:
-        some = {name: value[places] for name, value in vars(self).items() if hasattr(value, "device")}
-        return replace(self, **some)
+        some: dict[str, Any] = {
+            name: value[places] for name, value in vars(self).items() if hasattr(value, "device") and name != "images"
+        }
+        images = self.images[places] if hasattr(self.images, "untyped_storage") else self.images.select(places)
+        return replace(self, images=images, **some)
 
     def to(self, device: Any) -> ImageSplit:
         """The same split on another device."""
@@ -89,16 +97,28 @@ class ImageSplit:
 
         values = torch.arange(256, dtype=torch.float64) / 255
         means, stds = [], []
-        for channel in range(self.images.shape[1]):
-            # Counts are exact, so the result does not depend on the device or on the order of the sum.
-            pixels = self.images[:, channel].flatten()
-            counts = sum(torch.bincount(part, minlength=256).cpu() for part in pixels.split(1 << 24))
-            share = cast("Tensor", counts).double() / pixels.numel()
+        for counts in self._count_values():
+            share = counts.double() / counts.sum()
             mean = (share * values).sum()
             means.append(float(mean))
             # A channel that is constant everywhere is only centered.
             stds.append(float((share * (values - mean) ** 2).sum().sqrt()) or 1.0)
         return tuple(means), tuple(stds)
+
+    def _count_values(self) -> Tensor:
+        """How often each value occurs in each channel. Counts are exact, so they do not depend on the device or on the
+        order of a sum. [C, 256]"""
+        import torch
+
+        if not isinstance(self.images, torch.Tensor):
+            return torch.from_numpy(self.images.count_values())
+        channels = [self.images[:, channel].flatten() for channel in range(self.images.shape[1])]
+        return torch.stack(
+            [
+                cast("Tensor", sum(torch.bincount(part, minlength=256).cpu() for part in pixels.split(1 << 24)))
+                for pixels in channels
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -158,10 +178,22 @@ class ImageDataset(Dataset):
         """All images of one split as tensors on the CPU."""
         import torch
 
+        stored = self.stored(self.check_split(split))
+        if stored is not None:
+            return ImageSplit(stored[0], torch.from_numpy(stored[1]), self.classes, self.digest(split))
         arrays = self.arrays(split)
         boxes = None if arrays.boxes is None else torch.from_numpy(arrays.boxes)
         images, labels = torch.from_numpy(arrays.images), torch.from_numpy(arrays.labels)
         return ImageSplit(images, labels, self.classes, self.digest(split), boxes)
+
+    def stored(self, split: str) -> tuple[StoredImages, NDArray[np.int64]] | None:
+        """The images of one split on the disk, and their labels, where they are larger than memory."""
+        return None
+
+    def shape(self, split: str) -> tuple[int, int, int]:
+        """Channels, height and width of the images of a split."""
+        channels, height, width = self.arrays(split).images.shape[1:]
+        return channels, height, width
 
     def resize(self, image_size: int | None) -> Self:
         """The same data set with square images of this side; None: as stored."""
@@ -194,14 +226,28 @@ class ImageDataset(Dataset):
     def digest(self, split: str) -> str:
         split = self.check_split(split)
         if split not in self._digests:
-            self._digests[split] = self._compute_digest(self.arrays(split))
+            stored = self.stored(split)
+            if stored is None:
+                arrays = self.arrays(split)
+                pixels = [np.ascontiguousarray(arrays.images)]
+                self._digests[split] = self._compute_digest(arrays.images.shape, pixels, arrays.labels)
+            else:
+                self._digests[split] = self._stored_digest(*stored)
         return self._digests[split]
 
-    def _compute_digest(self, arrays: Arrays) -> str:
-        described = {"shape": arrays.images.shape, "classes": self.classes}
+    def _stored_digest(self, images: StoredImages, labels: NDArray[np.int64]) -> str:
+        note = cache_folder() / "digests" / images.manifest.folder.name
+        blocks = ShardedArray(images.manifest).blocks()
+        return read_note(note) or write_note(note, self._compute_digest(tuple(images.shape), blocks, labels))
+
+    def _compute_digest(
+        self, shape: tuple[int, ...], pixels: Iterable[NDArray[np.uint8]], labels: NDArray[np.int64]
+    ) -> str:
+        described = {"shape": shape, "classes": self.classes}
         digest = hashlib.sha256(json.dumps(described).encode())
-        digest.update(np.ascontiguousarray(arrays.images).data)
-        digest.update(arrays.labels.astype("<i8").data)
+        for block in pixels:
+            digest.update(np.ascontiguousarray(block).data)
+        digest.update(labels.astype("<i8").data)
         return digest.hexdigest()
 
     def rows(self, split: str) -> Rows:
@@ -242,11 +288,12 @@ class InMemoryImages(ImageDataset):
         return Arrays(resize_all(images, self.image_size), check_labels(labels, len(self.classes), where))
 
 
-def count_image_overlap(images: Tensor, trained: Tensor) -> Overlap:
+def count_image_overlap(images: Tensor | StoredImages, trained: Tensor | StoredImages) -> Overlap:
     """Images that are among those trained on, by their pixels. uint8 [N, C, H, W] each"""
 
-    def digests(split: Tensor) -> list[bytes]:  # the pixels themselves would take the memory of the split once more
-        return [hashlib.sha256(image.numpy()).digest() for image in split.cpu()]
+    # The pixels themselves would take the memory of the split once more.
+    def digests(split: Tensor | StoredImages) -> list[bytes]:
+        return [hashlib.sha256(image.numpy().tobytes()).digest() for image in split.to("cpu")]
 
     seen = set(digests(trained)) if images.shape[1:] == trained.shape[1:] else set()
     return Overlap(len(images), sum(digest in seen for digest in digests(images)))

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anaphor.data.cache import CACHE_VARIABLE, lock_cache
+from anaphor.data.cache import CACHE_VARIABLE, cache_folder, lock_cache
 from anaphor.errors import DataError
 from anaphor.files import describe_space, replace_file
 
@@ -152,6 +152,11 @@ def _existing(folder: Path) -> Path:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def shards_folder(key: Mapping[str, Any]) -> Path:
+    """Where the shards of a key are."""
+    return cache_folder() / "shards" / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ part is tokenized in one of several processes. `corpus` does the same in memory,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections import Counter
@@ -20,12 +19,11 @@ from numpy.typing import NDArray
 
 from anaphor.config import look_up
 from anaphor.data.bpe import BPE
-from anaphor.data.cache import cache_folder
 from anaphor.data.dataset import LINE_SEPARATOR, TRAIN, Dataset, Overlap
 from anaphor.data.files import in_memory_bytes
 from anaphor.data.parallel_parts import map_parts
 from anaphor.data.part_worker import Answer, token_type
-from anaphor.data.shards import Manifest, ShardedArray, locked_folder
+from anaphor.data.shards import Manifest, ShardedArray, locked_folder, shards_folder
 from anaphor.data.text import Part, cut_after_blank_line, cut_after_line, split_parts
 from anaphor.data.tokenizer import ListedTokenizer, Tokenizer
 from anaphor.errors import DataError, print_warning
@@ -166,11 +164,6 @@ def make_shards(
                 shutil.rmtree(folder)
                 raise DataError(f"{dataset.where(split)} was edited while it was read: start again")
     return manifests
-
-
-def shards_folder(key: Mapping[str, Any]) -> Path:
-    """Where the shards of a key are."""
-    return cache_folder() / "shards" / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
 def _write_shards(

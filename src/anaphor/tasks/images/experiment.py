@@ -18,6 +18,7 @@ from anaphor.data.datasets import load_images
 from anaphor.data.image_batches import ImageBatch, ImageBatches
 from anaphor.data.image_files import list_images, read_images
 from anaphor.data.images import ImageDataset, ImageMetadata, ImageSplit, count_image_overlap
+from anaphor.data.stored_images import StoredImages
 from anaphor.draw.confusion import draw_confusion
 from anaphor.errors import AnaphorError, print_warning
 from anaphor.evaluation import eval_mode
@@ -105,7 +106,7 @@ class ImageExperiment(Experiment):
                 targets = targets * (1 - smoothing) + smoothing / targets.shape[1]
         return Loss(soft_cross_entropy(self.model(images), targets)), None
 
-    def compute_logits(self, images: Tensor) -> Tensor:
+    def compute_logits(self, images: Tensor | StoredImages) -> Tensor:
         """Logits of uint8 images [N, C, H, W] on the CPU or the device; with flips log-probabilities. [N, classes]"""
         patches = images.shape[2] * images.shape[3] // self.model.spec.patch**2 or 1
         parts, rows = [], images.split(min(EVAL_ROWS, max(1, EVAL_PATCHES // patches)))
@@ -247,7 +248,7 @@ def build(spec: ImageRunSpec, saved: Mapping[str, Any] | None = None, data_path:
         data = load_images(resolve_data_path(spec.data, data_path) if exists else spec.data, spec.image_size)
         if spec.image_size is not None:
             return data
-        return data.resize(min(data.arrays("train").images.shape[2:]))  # for other splits may have other sizes
+        return data.resize(min(data.shape("train")[1:]))  # for other splits may have other sizes
 
     metadata = (
         ImageMetadata.from_plain(saved["images"])

@@ -50,7 +50,7 @@ def look_at(
         raise ConfigError("the run was converted and has no data of its own: give images with --image")
     else:
         split = experiment.split("valid").first(EXAMPLES if examples is None else examples)
-        images, labels, boxes = split.images, split.labels.tolist(), split.boxes
+        images, labels, boxes = split.images[:], split.labels.tolist(), split.boxes
         names = [f"valid {number}" for number in range(len(split))]
     return [
         look_at_image(
