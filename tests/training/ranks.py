@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -15,22 +14,21 @@ from typing import Any
 import torch
 
 from anaphor.registry import TASKS
-from anaphor.training import distributed, loop
+from anaphor.training import loop
 from anaphor.training.distributed import DistributedStep
 from anaphor.training.options import TrainOptions
 from anaphor.training.step import Step
 
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+STORES: list[torch.distributed.TCPStore] = []
+"""Of processes that may still run."""
 
 
 def start_ranks(count: int, function: Callable[[int], Any], folder: Path, **environment: str) -> list[int]:
-    """Fork so many processes, as torchrun would start them. What `function(rank)` returns is written into the folder,
-    as JSON. Returns their process ids."""
-    port, processes = free_port(), []
+    """Fork so many processes, as torchrun would start them, which also has the store where they find each other. What
+    `function(rank)` returns is written into the folder, as JSON. Returns their process ids."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    STORES.append(store)
+    processes: list[int] = []
     for rank in range(count):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -42,8 +40,9 @@ def start_ranks(count: int, function: Callable[[int], Any], folder: Path, **envi
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
+            names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": store.port}
             os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
             os.environ.update(environment)
             with open(folder / f"output-{rank}", "w", buffering=1, encoding="utf-8") as output:
                 sys.stdout = sys.stderr = output
@@ -67,14 +66,16 @@ def wait_for(processes: Sequence[int], seconds: float = 120) -> list[int]:
     try:
         while len(codes) < len(processes):
             for process in processes:
-                if process not in codes and os.waitpid(process, os.WNOHANG)[0]:
-                    codes[process] = 0
+                found, status = (process, 0) if process in codes else os.waitpid(process, os.WNOHANG)
+                if found and process not in codes:
+                    codes[process] = os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
             assert time.monotonic() < end, "processes hang"
     finally:
         for process in set(processes) - codes.keys():
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-    return list(codes.values())
+    return [codes[process] for process in processes]
 
 
 def on_ranks(count: int, function: Callable[[int], Any], folder: Path, **environment: str) -> list[Any]:
@@ -123,21 +124,47 @@ def in_double(experiment: Any) -> Any:
     return experiment
 
 
-def train(task: str, folder: Path, options: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Train a run in this process. Returns its losses, its validations and its exit code."""
+def train(
+    task: str, folder: Path, options: dict[str, Any] | None = None, log: Path | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Train a run in this process. Returns its losses, its validations and its exit code. `log`: a file to which the
+    number and the loss of each step are appended."""
     torch.set_num_threads(1)
-    build = loop.build_experiment
-    loop.build_experiment = lambda spec: in_double(build(spec))  # type: ignore[assignment]
-    try:
-        with Losses() as losses:
+    build, rebuild, step = loop.build_experiment, loop.rebuild_experiment, loop.train_step
+    with Losses() as losses:
+
+        def train_step(run: Any, group: Any) -> Any:
+            done = step(run, group)
+            if log is not None and run.ranks.is_first:
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(f"{done.step} {losses[-1]!r}\n")
+            return done
+
+        loop.build_experiment = lambda spec: in_double(build(spec))  # type: ignore[assignment]
+        loop.rebuild_experiment = lambda spec, folder: in_double(rebuild(spec, folder))
+        loop.train_step = train_step
+        try:
             spec = TASKS[task].run_spec(device="cpu", **settings)
-            given = {"test": False, **(options or {})}
-            result, code = loop.train_run(spec, folder, options=TrainOptions(**given))
-    finally:
-        loop.build_experiment = build
+            result, code = loop.train_run(spec, folder, options=TrainOptions(**{"test": False, **(options or {})}))
+        finally:
+            loop.build_experiment, loop.rebuild_experiment, loop.train_step = build, rebuild, step
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     valid = [json.loads(line)["valid"]["loss"] for line in lines]
     return {"losses": losses, "valid": valid, "code": code, "result": result}
 
 
-__all__ = ["distributed", "on_ranks", "start_ranks", "train", "wait_for"]
+def read_log(log: Path) -> dict[int, float]:
+    """The loss of each step, of one that was trained again the last one."""
+    rows = (
+        (line.split() for line in log.read_text(encoding="utf-8").splitlines() if line.count(" "))
+        if log.exists()
+        else ()
+    )
+    return {int(step): float(loss) for step, loss in rows}
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)

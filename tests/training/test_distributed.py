@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from ranks import on_ranks, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,6 +23,7 @@ from anaphor.training.experiment import Experiment, Loss
 from anaphor.training.launch import Launch, read_launch
 from anaphor.training.spec import RunSpec
 from anaphor.training.task import TaskDefinition
+from training.ranks import on_ranks, train
 
 SENTENCES = "the cat sat on the mat\na dog sat on a log and it was warm\n"
 SMALL = {"width": 16, "dropout": 0.2, "eval_every": 4, "steps": 4}
@@ -184,6 +184,7 @@ def check_equal(one, several):
             assert several[name][kind] == pytest.approx(value, rel=1e-9), (name, kind)
 
 
+@pytest.mark.needs("extras")
 def test_two_ranks_have_the_losses_of_one(data):
     one = train_cases(QUICK, data)
     first, second = on_ranks(2, partial(train_cases, QUICK, data), data / "two")
@@ -192,6 +193,7 @@ def test_two_ranks_have_the_losses_of_one(data):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("extras")
 @pytest.mark.parametrize("count", [2, 4])
 def test_any_number_of_ranks_has_the_losses_of_one(data, count):
     """Fifty steps of every recurrent, attention and hybrid preset, and of all tasks."""

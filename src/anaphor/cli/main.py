@@ -102,7 +102,10 @@ def forgiving_stderr() -> Iterator[None]:
 @contextlib.contextmanager
 def silent_ranks() -> Iterator[None]:
     """Inside the block only the first of the processes that torchrun has started prints."""
-    if read_launch().is_first:
+    launch = read_launch()
+    if launch.ranks > 1:  # torch would say in many lines that it has lost a connection, which we say in one
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if launch.is_first:
         yield
         return
     with (

@@ -318,7 +318,8 @@ def _connect(launch: Launch, device: str) -> Any:
         if not _rendezvous:
             _rendezvous.append(next(rendezvous("env://", timeout=TIMEOUT))[0])
         _runs[0] += 1
-        store = PrefixStore(f"anaphor-{_runs[0]}", _rendezvous[0])
+        # The store outlives processes that torchrun starts again; their addresses in it are of no use.
+        store = PrefixStore(f"anaphor-{launch.restarts}-{_runs[0]}", _rendezvous[0])
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if is_on_gpu else "gloo",
             store=store,
@@ -340,8 +341,8 @@ def _has_last_word(ranks: RankGroup) -> bool:
             with suppress(RuntimeError):
                 ranks.store.wait([key], LAST_WORD)
         return bool(ranks.store.add(key, 1) == 1)
-    except RuntimeError:  # the store went with the first rank
-        return True
+    except RuntimeError:  # the store has gone with the first rank
+        return ranks.rank == 1
 
 
 # ---- rows of batches and of carried states
