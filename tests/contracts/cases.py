@@ -34,6 +34,8 @@ def table() -> dict[str, MixerSpec]:
         "gated-delta-by-channel": mixer_spec("gated-delta", width=WIDTH, heads=2, channel_decay=True, short_conv=3),
         "mamba2-rotated": mixer_spec("mamba2", width=WIDTH, heads=2, d_state=6, data_dependent_rope=True, short_conv=4),
         "gla-in-chunks": mixer_spec("gla", width=WIDTH, heads=1, chunk=8, short_conv=2),
+        "mlstm-narrow-keys": mixer_spec("mlstm", width=WIDTH, heads=2, qk_dim_factor=0.5, expand_v=2.0, short_conv=3),
+        "rg-lru-wide": mixer_spec("rg-lru", width=WIDTH, heads=3, lru_width=12, short_conv=4, chunk=2),
     }
     specs |= {
         f"{name}-grouped": mixer_spec(name, width=WIDTH, heads=4, kv_heads=2, qk_norm="rmsnorm", rank=3)

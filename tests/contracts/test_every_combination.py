@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphor.mixers import AttentionSpec, contract
+from anaphor.mixers.recurrences.layer import RecurrenceSpec
 from contracts.cases import combinations, every_three, table, whole_sequence_combinations
 
 COMBINATIONS = combinations(every_three)
@@ -82,6 +83,18 @@ TABLE = {name: spec for name, spec in table().items() if spec.streams and not na
 ATTENTION = {name: spec for name, spec in COMBINATIONS.items() if "-reweight-" in name or "-concatenate-" in name}
 
 
+RECURRENCE_SETTINGS = {
+    "chunk": [None, 1, 2, 8],
+    "short_conv": [0, 3],
+    "expand_v": [1.0, 2.0],
+    "num_householder": [1, 2, 3],
+    "allow_neg_eigval": [False, True],
+    "channel_decay": [False, True],
+    "d_state": [4, 6],
+    "data_dependent_rope": [False, True],
+}
+
+
 @st.composite
 def mixers(draw):
     """A streaming mixer of a random width: one of the table, or attention from random parts."""
@@ -90,6 +103,9 @@ def mixers(draw):
     if draw(st.booleans()):
         spec = TABLE[draw(st.sampled_from(sorted(TABLE)))]
         fields = {"width": width, "width_out": draw(st.sampled_from([None, 5]))}
+        if isinstance(spec, RecurrenceSpec):
+            known = [name for name in RECURRENCE_SETTINGS if hasattr(spec, name)]
+            fields |= {name: draw(st.sampled_from(RECURRENCE_SETTINGS[name])) for name in known}
     else:
         spec = ATTENTION[draw(st.sampled_from(sorted(ATTENTION)))]
         fields = {"width": width}

@@ -1,8 +1,11 @@
 """The six promises for every mixer of the table; those that do not stream show padding, rows and recording."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
+from anaphor.inspect import recorded
 from anaphor.mixers import contract
 from contracts.cases import table
 
@@ -68,6 +71,17 @@ def test_gradients_stay_finite_in_padding(name, x):
     assert x.grad.isfinite().all()
     assert not x.grad[1, 4:].any(), "padding gets no gradient"
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in mixer.parameters())
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if not name.endswith("-wider")])
+def test_the_derivative_of_a_derivative_is_right(name):
+    mixer, x = mixer_of(SPECS[name]), torch.randn(1, 3, 8, requires_grad=True)
+    # torch's fused attention has no second derivative: a recorded tap takes the explicit path.
+    fused = name.startswith(("attention", "low-rank"))
+    with recorded(mixer, "*weights") if fused else nullcontext():
+        assert torch.autograd.gradgradcheck(
+            lambda x: contract.run(mixer, x)[0], [x], fast_mode=True, atol=1e-4, rtol=1e-3
+        )
 
 
 @pytest.mark.parametrize("name", SPECS)
