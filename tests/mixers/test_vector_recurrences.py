@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from anaphor.errors import ConfigError
 from anaphor.inspect import attention_maps, recorded, unit_maps
 from anaphor.mixers import Span, contract, mixer_spec
+from anaphor.mixers.recurrences import vector_layer
 from anaphor.mixers.recurrences.vector_state import implied_attention, recurrent, scan
 from anaphor.models import build
 
@@ -88,7 +89,8 @@ def test_chunks_equal_the_twin_that_goes_token_by_token(name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_weights_by_channel_times_values_are_the_state(name):
+def test_weights_by_channel_times_values_are_the_state(name, monkeypatch):
+    monkeypatch.setattr(vector_layer, "AT_ONCE", 3)
     mixer, x = draw(name), torch.randn(2, 11, 8)
     with recorded(mixer, "values") as values, recorded(mixer, "context") as context:
         run(mixer, x)

@@ -17,6 +17,8 @@ from anaphor.taps import Tap
 
 CHUNKS = {"cpu": 16, "cuda": 32}
 """Tokens of a chunk, by kind of device."""
+AT_ONCE = 16
+"""Channels whose maps are computed together where only their mean is wanted."""
 
 
 class VectorState(NamedTuple):
@@ -101,13 +103,16 @@ class VectorRecurrence(Mixer):
         return max(2, self.spec.chunk or CHUNKS.get(hidden.device.type, CHUNKS["cuda"]))
 
     def _average_weights(self, decay: Tensor, write: Tensor) -> Tensor:
-        """Mean of the maps of the channels of each head [B, H, T, T], head by head: all maps together may be large."""
-        size = self.channels // self.heads
-        maps = [
-            implied_attention(*both, self._chunk(decay)).mean(1)
-            for both in zip(decay.split(size, -1), write.split(size, -1), strict=True)
-        ]
-        return torch.stack(maps, dim=1)
+        """Mean of the maps of the channels of each head [B, H, T, T], a few channels at a time: the maps of all
+        together may be larger than the memory."""
+        heads = zip(decay.chunk(self.heads, dim=-1), write.chunk(self.heads, dim=-1), strict=True)
+        return torch.stack([self._sum_weights(*head) for head in heads], dim=1) / (self.channels // self.heads)
+
+    def _sum_weights(self, decay: Tensor, write: Tensor) -> Tensor:
+        """[B, T, D] twice -> [B, T, T]"""
+        few = zip(decay.split(AT_ONCE, dim=-1), write.split(AT_ONCE, dim=-1), strict=True)
+        maps: Tensor = sum(implied_attention(*both, self._chunk(decay)).sum(1) for both in few)  # type: ignore[assignment]
+        return maps
 
 
 def _by_channel(x: Tensor) -> Tensor:
