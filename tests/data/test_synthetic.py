@@ -142,7 +142,7 @@ def test_a_word_of_a_group_is_what_its_permutations_do_one_after_the_other():
 
 
 def test_swaps_are_permutations_of_two_elements_or_none_and_reach_the_whole_group():
-    found = open_dataset("permutations:group=S5,swaps=true,length=20,sequences=500").answered("train")
+    found = open_dataset("permutations:group=S5,swaps=true,length=20,sequences=500").make_sequences("train")
     names = open_dataset("permutations:group=S5").words
     moved = [sum(a != b for a, b in zip(names[token], "12345", strict=True)) for token in np.unique(found.tokens)]
     assert sorted(moved) == [0] + 10 * [2]
