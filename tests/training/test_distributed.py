@@ -194,13 +194,16 @@ def test_two_ranks_have_the_losses_of_one(data):
 
 @pytest.mark.slow
 @pytest.mark.needs("extras")
-@pytest.mark.parametrize("count", [2, 4])
-def test_any_number_of_ranks_has_the_losses_of_one(data, count):
-    """Fifty steps of every recurrent, attention and hybrid preset, and of all tasks."""
-    (one,) = on_ranks(1, partial(train_cases, SLOW, data), data / "one")
-    found = on_ranks(count, partial(train_cases, SLOW, data), data / "several")
-    assert all(other == found[0] for other in found)
-    check_equal(one, found[0])
+@pytest.mark.parametrize("name", SLOW)
+def test_one_two_and_four_ranks_have_the_same_losses(data, name):
+    """Fifty steps of every recurrent, attention and hybrid preset with its state carried, and of all tasks."""
+    case = {name: SLOW[name]}
+    (one,) = on_ranks(1, partial(train_cases, case, data), data / "one")
+    assert len(one[name]["losses"]) == 50
+    for count in (2, 4):
+        first, *others = on_ranks(count, partial(train_cases, case, data), data / f"on-{count}")
+        assert all(other == first for other in others)
+        check_equal(one, first)
 
 
 def test_fewer_rows_than_ranks(data):
