@@ -50,10 +50,8 @@ def main() -> None:
                 several = measure(Path(folder) / "several", model, options.ranks, 1, options.steps)
             ratios.append(several / one)
             print(f"{model}, pair {number}: {one:,.0f} and {several:,.0f} tokens/s, ratio {ratios[-1]:.2f}", flush=True)
-        low, high = min(ratios), max(ratios)
-        print(
-            f"{model}: {options.ranks} ranks / 1 process: median {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
-        )
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"{model}: {options.ranks} ranks / 1 process: median {statistics.median(ratios):.2f} ({spread})")
 
 
 if __name__ == "__main__":
