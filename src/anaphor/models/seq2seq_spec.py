@@ -15,6 +15,7 @@ from anaphor.mixers.spec import (
     LinearOptions,
     PositionOptions,
     RecurrentOptions,
+    RotaryOptions,
 )
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.spec import (
@@ -50,7 +51,7 @@ CELLS = frozenset({"rnn-tanh", "rnn-relu", "rnn-identity", "gru", "lstm"})
 RECURRENT = CELLS | {"qrnn"}
 """Mixers that need no position encoding."""
 _MIXER_OPTIONS = frozenset().union(
-    *map(option_names, (HeadOptions, ConvolutionOptions, RecurrentOptions, LinearOptions))
+    *map(option_names, (HeadOptions, RotaryOptions, ConvolutionOptions, RecurrentOptions, LinearOptions))
 )
 
 
@@ -101,7 +102,14 @@ class DecoderSpec(LanguageModelSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSpec(
-    TokenOptions, LinearOptions, ConvolutionOptions, RecurrentOptions, HeadOptions, PositionOptions, StackOptions
+    TokenOptions,
+    LinearOptions,
+    ConvolutionOptions,
+    RecurrentOptions,
+    RotaryOptions,
+    HeadOptions,
+    PositionOptions,
+    StackOptions,
 ):
     """An encoder-decoder. Options that neither side has are refused."""
 
