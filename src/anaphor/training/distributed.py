@@ -32,13 +32,15 @@ from anaphor.errors import AnaphorError, ConfigError
 from anaphor.mixers.base import map_state, tensors_of
 from anaphor.progress_listener import Cancelled, ProgressListener, current_listeners, use_listeners
 from anaphor.row_draws import RowShare, draw_rows
+from anaphor.training.callbacks import AttachedCallback
 from anaphor.training.device import autocast_of
 from anaphor.training.experiment import Experiment, Loss
 from anaphor.training.launch import Launch, read_launch
 from anaphor.training.optimizers import OptimizerSpec, build_optimizer
+from anaphor.training.random_state import get_random_state, set_random_state
 from anaphor.training.signals import Interruption
 from anaphor.training.step import Step
-from anaphor.training.time_limit import CANCELLATIONS
+from anaphor.training.time_limit import CANCELLATIONS, estimate_duration
 
 T = TypeVar("T")
 
@@ -428,6 +430,36 @@ def join_state(state: Any, whole: Any, ranks: Ranks) -> Any:
     """A carried state of all rows, of which each rank has its own. `whole` has as many rows."""
     rows = next(len(tensor) for tensor in tensors_of(whole) if tensor.ndim)
     return map_state(lambda tensor: ranks.gather_rows(tensor, rows) if tensor.ndim else tensor, state)
+
+
+# ---- what the first rank decides
+
+
+def copy_state(ranks: Ranks, experiment: Experiment) -> None:
+    """Give all ranks the weights and the random generators of the first one. They have the same already, unless a
+    user's task draws its weights without a seed."""
+    ranks.copy_tensors([*experiment.model.parameters(), *experiment.model.buffers()])
+    random = get_random_state(experiment.device)
+    ranks.copy_tensors(list(random.values()))
+    set_random_state(random, experiment.device)
+
+
+def select_callbacks(ranks: Ranks, callbacks: tuple[AttachedCallback, ...]) -> tuple[AttachedCallback, ...]:
+    """The callbacks that a rank calls: the first one all of them, the others those that change training."""
+    return tuple(one for one in callbacks if ranks.is_first or one.changes_training)
+
+
+def estimate_on_ranks(
+    ranks: Ranks, interruption: Interruption, call: Callable[[], Any], limit: float, device: torch.device
+) -> float:
+    """`estimate_duration` of what all ranks do together: that of the first one."""
+
+    def lead() -> None:
+        with ranks.lead(interruption):
+            call()
+
+    (seconds,) = ranks.share_values([estimate_duration(lead, limit, device)])
+    return seconds
 
 
 # ---- the step

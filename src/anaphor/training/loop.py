@@ -19,7 +19,8 @@ calls:
 
 The parts are the files beside this one. Each does one thing, is called from here, and knows nothing of the loop: an
 `experiment` (data, model, loss, evaluation of a task), `step` and `optimizers`, `schedule`, `budget`, `averaging`,
-`checkpoint`, `run_folder`, `signals`, `time_limit`.
+`checkpoint`, `run_folder`, `signals`, `time_limit`, `distributed`. A run in `run.py` knows whether it is over, and
+whether a validation or a checkpoint is due.
 
 Resuming is exact. What a step needs beyond weights and data is in the checkpoint (`TrainState` in `run.py`), and the
 order of batches is a function of seed and epoch.
@@ -31,16 +32,15 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anaphor.errors import CheckpointError, ConfigError, Diverged
@@ -54,7 +54,6 @@ from anaphor.training.averaging import build_average, copy_average
 from anaphor.training.budget import build_budget
 from anaphor.training.build import build_experiment, build_step, rebuild_experiment, task_of
 from anaphor.training.callbacks import (
-    AttachedCallback,
     Callback,
     EvaluationInfo,
     StepInfo,
@@ -70,9 +69,11 @@ from anaphor.training.distributed import (
     RankLost,
     Ranks,
     build_distributed_step,
+    copy_state,
     current_ranks,
+    estimate_on_ranks,
     join_ranks,
-    join_state,
+    select_callbacks,
     split_state,
     work_alone,
 )
@@ -82,7 +83,7 @@ from anaphor.training.optimizers import OptimizerSpec
 from anaphor.training.options import TrainOptions
 from anaphor.training.paths import current_data_path, current_init_path, recorded_data_path
 from anaphor.training.random_state import get_random_state, set_random_state
-from anaphor.training.run import TrainingRun, TrainState
+from anaphor.training.run import PendingStep, TrainingRun, TrainState
 from anaphor.training.run_folder import RunFolder, SharedRunFolder
 from anaphor.training.schedule import ScheduleSpec, build_schedule
 from anaphor.training.signals import Interruption
@@ -90,18 +91,15 @@ from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_metadata, spec_document
 from anaphor.training.start_lines import describe_built
 from anaphor.training.state_dicts import flatten, unflatten
-from anaphor.training.step import StepReport
 from anaphor.training.step_log import StepLog
 from anaphor.training.tensorboard import TensorBoard, require_tensorboard
-from anaphor.training.time_limit import TimeIsUp, enforce_limit, estimate_duration, reserve_time
+from anaphor.training.time_limit import TimeIsUp, enforce_limit, reserve_time
 from anaphor.training.trained_runs import record_run
 from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
 
 NEWEST = 2
 """Checkpoints that are kept beside the best: the last one, and one for the case that it is damaged."""
-TAIL_START = 0.5
-"""Fraction of the budget after which a tail average begins."""
 
 Outcome = tuple[dict[str, Any], int]
 """What a training command ends with: a result, as `result.json` has it where there are scores, and an exit code."""
@@ -175,7 +173,7 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     progress, interruption = run.state.progress, run.interruption
     run.first_step = progress.step
     # A run whose budget is spent is resumed to be scored, however long that takes.
-    run.limit = None if is_over(run) else run.budget.seconds
+    run.limit = None if run.is_over else run.budget.seconds
     if run.options.tensorboard:
         metrics = [metric.name for metric in run.task.metrics]
         run.events = TensorBoard(run.folder.events, metrics, progress.last_logged)
@@ -183,9 +181,8 @@ def fit_and_score(run: TrainingRun) -> Outcome:
         with interruption.cancel_on_signal():
             if run.limit is not None:
                 splits = 1 + run.metadata["test"]
-                run.reserve, line = reserve_time(
-                    run.experiment, run.budget, progress, splits, run.start, partial(estimate_on_ranks, run)
-                )
+                measure = partial(estimate_on_ranks, run.ranks, interruption)
+                run.reserve, line = reserve_time(run.experiment, run.budget, progress, splits, run.start, measure)
                 run.options.warn(line)
             with (
                 enforce_limit(run.start, run.limit),
@@ -211,17 +208,6 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     if interruption.signal in ends_at_once:
         return stopped_result(run)
     return score(run)
-
-
-def estimate_on_ranks(run: TrainingRun, call: Callable[[], Any], limit: float, device: torch.device) -> float:
-    """`estimate_duration` of what all ranks do together: that of the first one."""
-
-    def lead() -> None:
-        with run.ranks.lead(run.interruption):
-            call()
-
-    (seconds,) = run.ranks.share_values([estimate_duration(lead, limit, device)])
-    return seconds
 
 
 def build_run(
@@ -261,15 +247,10 @@ def build_run(
             average=None if spec.average == "none" else build_average(spec.average, experiment.model),
         ),
         out=out,
-        callbacks=called_on(ranks, callbacks),
+        callbacks=select_callbacks(ranks, callbacks),
         start=options.start,
         ranks=ranks,
     )
-
-
-def called_on(ranks: Ranks, callbacks: tuple[AttachedCallback, ...]) -> tuple[AttachedCallback, ...]:
-    """The callbacks that a rank calls: the first one all of them, the others those that change training."""
-    return tuple(one for one in callbacks if ranks.is_first or one.changes_training)
 
 
 # Before training: the run that is in the folder -----------------------------------------------------------------------
@@ -300,14 +281,14 @@ def resume(run: TrainingRun) -> list[str] | None:
     if not changes and not saved.is_only_model and run.experiment.initial_carry() is not None:
         saved.check_resumable("carry")
     restore(run, saved)
-    if saved.metadata["spec"] != run.metadata["spec"] and changes and is_over(run):
+    if saved.metadata["spec"] != run.metadata["spec"] and changes and run.is_over:
         raise ConfigError(
             f"{folder.folder} is finished, so other settings have no effect: {'; '.join(changes)}; "
             f"give a larger budget as well, or train another run"
         )
     # A test split that was to stay unread stays unread.
     run.metadata["test"] = run.options.test and saved.metadata.get("test", True)
-    if changes and not is_over(run):
+    if changes and not run.is_over:
         compare_measurements(run, saved.metadata)
     if run.state.progress.best_step != saved.step:
         read_best(run)  # so that it is known to be lost before training, not after it
@@ -316,7 +297,7 @@ def resume(run: TrainingRun) -> list[str] | None:
     if not has_damaged_lines and saved.metadata.get("metrics", run.logged.hexdigest()) != run.logged.hexdigest():
         warn(f"{folder.metrics} has rows that were changed, added or removed since {saved.path} was written")
     folder.delete_previous()  # a kill may have come between the checkpoint and this
-    if is_over(run):
+    if run.is_over:
         warn(f"{folder.folder} has been trained to its end: it is only scored")
     if changes:
         warn(f"resuming {folder.folder} with changes: {'; '.join(changes)}")
@@ -374,7 +355,7 @@ def restore(run: TrainingRun, saved: checkpoint.Checkpoint) -> None:
     state.optimizer.set_lr(run.peak_lr * state.schedule.factor(run.budget.spent(state.progress)))
     run.loaded_average = saved.parts.get("average")
     if state.average is not None:
-        state.average.load_state_dict(run.loaded_average if is_averaging(run) else None)
+        state.average.load_state_dict(run.loaded_average if run.is_averaging else None)
     if "carry" in saved.parts:
         state.carry = split_state(unflatten(run.experiment.initial_carry(), saved.parts["carry"]), run.ranks)
     if saved.is_only_model:
@@ -443,7 +424,7 @@ def add_registered_callbacks(run: TrainingRun) -> None:
     """Make the callbacks that users and extras have registered, which may write to the folder by now, and name them
     in `spec.yaml`."""
     registered = make_callbacks(run.experiment, run.folder.folder)
-    run.callbacks += called_on(run.ranks, registered)
+    run.callbacks += select_callbacks(run.ranks, registered)
     if registered and run.ranks.is_first:
         run.metadata["callbacks"] = describe_callbacks(run.callbacks)
         document = format_spec(run)
@@ -469,42 +450,32 @@ def fit(run: TrainingRun) -> None:
     """
     progress = run.state.progress
     run.experiment.model.train()
-    copy_state(run)
+    copy_state(run.ranks, run.experiment)
     run.measure_time()
     run.last_save = progress.elapsed
     groups = read_batches(run)
     lag = 0 if any(callback.synchronizes for callback in run.callbacks) else run.step.lag
     pending = deque[PendingStep]()  # a GPU is given the next step before the metrics of the last one are read
-    if is_validation_missing(run):
+    if run.is_validation_missing:
         run.batches_per_epoch = len(get_batches(run.experiment, progress.epoch))
         validate(run)
-    while not is_over(run):
+    while not run.is_over:
         start = time.perf_counter()
         pending.append(train_step(run, next(groups)))
         record_steps(run, pending, keep=lag)
         progress.add_time(time.perf_counter() - start)
         run.measure_time()
-        if is_validation_due(run) or is_over(run):
+        if run.is_validation_due or run.is_over:
             record_steps(run, pending)
             validate(run)
-        elif is_save_due(run):
+        elif run.is_save_due:
             record_steps(run, pending)
             save(run)
         if run.interruption.is_requested():
             break
     record_steps(run, pending)
-    if progress.step and not is_saved(run):
+    if progress.step and not run.is_saved:
         save(run)
-
-
-def copy_state(run: TrainingRun) -> None:
-    """Give all ranks the weights and the random generators of the first one. They have the same already, unless a
-    user's task draws its weights without a seed."""
-    ranks, model, device = run.ranks, run.experiment.model, run.experiment.device
-    ranks.copy_tensors([*model.parameters(), *model.buffers()])
-    random = get_random_state(device)
-    ranks.copy_tensors(list(random.values()))
-    set_random_state(random, device)
 
 
 def read_batches(run: TrainingRun) -> Iterator[list[Any]]:
@@ -528,18 +499,6 @@ def read_batches(run: TrainingRun) -> Iterator[list[Any]]:
             yield group
 
 
-@dataclass(frozen=True)
-class PendingStep:
-    """A step whose metrics have not been read."""
-
-    step: int
-    epoch: float
-    lr: float
-    count: int
-    """Items trained on."""
-    report: StepReport
-
-
 def train_step(run: TrainingRun, group: list[Any]) -> PendingStep:
     """One update of the weights, by a group of batches: here the learning rate of a step is decided."""
     state, progress = run.state, run.state.progress
@@ -550,9 +509,9 @@ def train_step(run: TrainingRun, group: list[Any]) -> PendingStep:
     count = sum(batch.count for batch in group)
     progress.step += 1
     progress.count += count
-    if state.average is not None and is_averaging(run):
+    if state.average is not None and run.is_averaging:
         state.average.update()
-    return PendingStep(progress.step, count_epochs(run), lr, count, report)
+    return PendingStep(progress.step, run.epochs, lr, count, report)
 
 
 def record_steps(run: TrainingRun, pending: deque[PendingStep], keep: int = 0) -> None:
@@ -571,7 +530,7 @@ def record_step(run: TrainingRun, done: PendingStep) -> None:
         where = "" if bad is None else f", first non-finite gradient in {bad}"
         raise Diverged(
             f"training diverged at step {done.step}: loss {metrics.loss:.4g}{beyond}, gradient norm "
-            f"{metrics.norm:.4g}{where}, learning rate {done.lr:.4g}; {describe_last_checkpoint(run)}"
+            f"{metrics.norm:.4g}{where}, learning rate {done.lr:.4g}; {run.folder.describe_last_checkpoint()}"
         )
     progress = run.state.progress
     progress.add_loss(metrics.loss, done.count, metrics.correct)
@@ -597,52 +556,16 @@ def record_step(run: TrainingRun, done: PendingStep) -> None:
             callback.on_step(info)
 
 
-def describe_last_checkpoint(run: TrainingRun) -> str:
-    """What is left of a run that diverges."""
-    is_there = any(run.folder.checkpoints.glob("step-*"))
-    return "the last good checkpoint is kept" if is_there else "there was no checkpoint yet"
-
-
 def describe_loss(run: TrainingRun) -> str:
     """What is left of a run that has lost a rank. The first rank saves the last whole step, unless rows of a carried
     state are gone with the other."""
-    last = describe_last_checkpoint(run)
+    last = run.folder.describe_last_checkpoint()
     if run.ranks.is_first and run.whole is not None and run.whole.progress.step and run.state.carry is None:
         run.ranks, run.state.progress = Ranks(), run.whole.progress
         set_random_state(run.whole.random, run.experiment.device)
         save(run)
         last = f"saved at step {run.state.progress.step}"
     return f"{last}; resume with --resume --out {quote(run.out)}, on any number of ranks"
-
-
-def is_over(run: TrainingRun) -> bool:
-    """Whether the budget is spent, or training stopped early."""
-    return run.budget.spent(run.state.progress) >= 1 or has_stopped_early(run)
-
-
-def has_stopped_early(run: TrainingRun) -> bool:
-    """Whether validation did not improve for `patience` evaluations, with budget left."""
-    patience, progress = run.spec.patience, run.state.progress
-    is_out = patience is not None and progress.evaluations_without_improvement >= patience
-    return is_out and run.budget.spent(progress) < 1
-
-
-def is_validation_due(run: TrainingRun) -> bool:
-    """Whether a validation follows the present step: every `--eval-every` steps, else at the end of each epoch."""
-    every, progress = run.spec.eval_every, run.state.progress
-    return progress.batch == 0 if every is None else progress.step % every == 0
-
-
-def is_validation_missing(run: TrainingRun) -> bool:
-    """Whether a resumed run was stopped before the validation of its last step was saved. The log does not decide: it
-    may have a line of a validation that the checkpoint knows nothing of, and it may have lost lines."""
-    return run.state.progress.recent_count > 0 and (is_validation_due(run) or is_over(run))
-
-
-def is_averaging(run: TrainingRun) -> bool:
-    """Whether weights are averaged by now; a larger budget may begin a tail average later than it was begun."""
-    begin = TAIL_START if run.spec.average == "tail" else 0.0
-    return run.budget.spent(run.state.progress) >= begin
 
 
 # Validation -----------------------------------------------------------------------------------------------------------
@@ -671,7 +594,7 @@ def validate(run: TrainingRun) -> None:
     state.schedule.report(value if run.metric.goal == "min" else -value)
     recent = progress.pop_recent(run.task.unit)
     line = {
-        "epoch": count_epochs(run),
+        "epoch": run.epochs,
         run.task.unit: progress.count,
         "seconds": round(progress.seconds, 3),
         **recent,
@@ -689,7 +612,7 @@ def validate(run: TrainingRun) -> None:
     run.measure_time()
     info = EvaluationInfo(
         step=progress.step,
-        epoch=count_epochs(run),
+        epoch=run.epochs,
         train_loss=recent["train_loss"],
         result=result,
         is_best=is_best,
@@ -710,14 +633,8 @@ def check_finite(run: TrainingRun, value: float, result: Result) -> None:
         shown = f"loss {loss:.4g}" if has_bad_loss else f"{run.metric.label} {value:.4g}"
         raise Diverged(
             f"training diverged at step {run.state.progress.step}: validation {shown}, learning rate "
-            f"{run.state.optimizer.lr:.4g}; {describe_last_checkpoint(run)}"
+            f"{run.state.optimizer.lr:.4g}; {run.folder.describe_last_checkpoint()}"
         )
-
-
-def count_epochs(run: TrainingRun) -> float:
-    """Epochs trained, with a fraction; a whole number at the end of an epoch."""
-    progress = run.state.progress
-    return progress.epoch + (round(progress.batch / run.batches_per_epoch, 4) if progress.batch else 0)
 
 
 # Checkpoints ----------------------------------------------------------------------------------------------------------
@@ -726,7 +643,7 @@ def count_epochs(run: TrainingRun) -> float:
 def save(run: TrainingRun, *, only_model: bool = False) -> None:
     """Write a checkpoint, which can be resumed unless it has the weights alone."""
     state = run.state
-    carry = None if only_model else join_carry(run)
+    carry = None if only_model else run.join_carry()
     parts: dict[str, Mapping[str, Tensor]] = {"model": state.model.state_dict()}
     if state.average is not None:
         parts["average"] = state.average.state_dict()
@@ -749,7 +666,7 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
     except Diverged as error:
         raise Diverged(
             f"training diverged at step {state.progress.step}: {error}, learning rate {state.optimizer.lr:.4g}; "
-            f"{describe_last_checkpoint(run)}"
+            f"{run.folder.describe_last_checkpoint()}"
         ) from None
     if not only_model:
         run.resumable_step, run.resumable_best = state.progress.step, state.progress.best_step
@@ -758,34 +675,14 @@ def save(run: TrainingRun, *, only_model: bool = False) -> None:
     run.folder.delete_previous()
 
 
-def join_carry(run: TrainingRun) -> Any:
-    """The carried state of all rows of the batch."""
-    if run.ranks.count == 1 or run.state.carry is None:
-        return run.state.carry
-    return join_state(run.state.carry, run.experiment.initial_carry(), run.ranks)
-
-
-def is_save_due(run: TrainingRun) -> bool:
-    """Whether it is time for a checkpoint that can be resumed."""
-    return run.state.progress.elapsed - run.last_save >= 60 * run.options.save_minutes
-
-
 def save_validated(run: TrainingRun, is_best: bool) -> None:
     """Save after a validation; with `save_only_model`, only what is the best, unless it is time for more."""
     run.measure_time()
-    if not run.options.save_only_model or is_save_due(run):
+    if not run.options.save_only_model or run.is_save_due:
         save(run)
     elif is_best:
         # A resumed run may validate the step that it was resumed from: that checkpoint is not to lose its parts.
         save(run, only_model=run.state.progress.step != run.resumable_step)
-
-
-def is_saved(run: TrainingRun) -> bool:
-    """Whether the last step needs no further checkpoint when training ends."""
-    step = run.state.progress.step
-    if run.options.save_only_model:  # a run that is over is not resumed
-        return step == run.resumable_step or (is_over(run) and not run.interruption.is_requested())
-    return (run.folder.checkpoints / f"step-{step}").exists()
 
 
 def prune(run: TrainingRun) -> None:
@@ -833,7 +730,7 @@ def read_best(run: TrainingRun) -> checkpoint.Checkpoint | None:
 def score(run: TrainingRun) -> Outcome:
     """Score the best weights on valid and test, draw the curves, and write `result.json`."""
     result: dict[str, Any] | None = None
-    status = "finished" if is_over(run) else "interrupted"
+    status = "finished" if run.is_over else "interrupted"
     run.ranks.wait()  # until the last checkpoint is written
     try:
         with (
@@ -902,7 +799,7 @@ def describe_result(run: TrainingRun, valid: Result, figures: list[Path]) -> dic
         "notes": run.experiment.notes(),
         **run.experiment.statistics(),
         "steps": progress.step,
-        "stopped_early": has_stopped_early(run),
+        "stopped_early": run.has_stopped_early,
         "best_step": progress.best_step,
         "seconds": progress.seconds,
         **reserved,

@@ -1,4 +1,5 @@
-"""A run while a command trains it: its parts, the state that a checkpoint holds, and what only this command knows.
+"""A run while a command trains it: its parts, the state that a checkpoint holds, what only this command knows, and how
+far it is.
 
 The loop makes one, in `build_run`, and hands it from function to function.
 """
@@ -19,7 +20,7 @@ from anaphor.training.averaging import Average
 from anaphor.training.budget import Budget
 from anaphor.training.build import task_of
 from anaphor.training.callbacks import AttachedCallback
-from anaphor.training.distributed import Ranks
+from anaphor.training.distributed import Ranks, join_state
 from anaphor.training.experiment import Experiment
 from anaphor.training.optimizers import Optimizer
 from anaphor.training.options import TrainOptions
@@ -29,11 +30,14 @@ from anaphor.training.run_folder import RunFolder
 from anaphor.training.schedule import Schedule
 from anaphor.training.signals import Interruption
 from anaphor.training.spec import RunSpec
-from anaphor.training.step import Step
+from anaphor.training.step import Step, StepReport
 from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
 from anaphor.training.tensorboard import TensorBoard
 from anaphor.training.time_limit import Reserve
+
+TAIL_START = 0.5
+"""Fraction of the budget after which a tail average begins."""
 
 
 @dataclass
@@ -62,6 +66,18 @@ class WholeStep:
 
     progress: Progress
     random: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose metrics have not been read."""
+
+    step: int
+    epoch: float
+    lr: float
+    count: int
+    """Items trained on."""
+    report: StepReport
 
 
 @dataclass
@@ -127,6 +143,61 @@ class TrainingRun:
     @property
     def task(self) -> TaskDefinition:
         return task_of(self.spec)
+
+    @property
+    def epochs(self) -> float:
+        """Epochs trained, with a fraction; a whole number at the end of an epoch."""
+        progress = self.state.progress
+        return progress.epoch + (round(progress.batch / self.batches_per_epoch, 4) if progress.batch else 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is spent, or training stopped early."""
+        return self.budget.spent(self.state.progress) >= 1 or self.has_stopped_early
+
+    @property
+    def has_stopped_early(self) -> bool:
+        """Whether validation did not improve for `patience` evaluations, with budget left."""
+        patience, progress = self.spec.patience, self.state.progress
+        is_out = patience is not None and progress.evaluations_without_improvement >= patience
+        return is_out and self.budget.spent(progress) < 1
+
+    @property
+    def is_validation_due(self) -> bool:
+        """Whether a validation follows the present step: every `--eval-every` steps, else at the end of each epoch."""
+        every, progress = self.spec.eval_every, self.state.progress
+        return progress.batch == 0 if every is None else progress.step % every == 0
+
+    @property
+    def is_validation_missing(self) -> bool:
+        """Whether a resumed run was stopped before the validation of its last step was saved. The log does not decide:
+        it may have a line of a validation that the checkpoint knows nothing of, and it may have lost lines."""
+        return self.state.progress.recent_count > 0 and (self.is_validation_due or self.is_over)
+
+    @property
+    def is_averaging(self) -> bool:
+        """Whether weights are averaged by now; a larger budget may begin a tail average later than it was begun."""
+        begin = TAIL_START if self.spec.average == "tail" else 0.0
+        return self.budget.spent(self.state.progress) >= begin
+
+    @property
+    def is_save_due(self) -> bool:
+        """Whether it is time for a checkpoint that can be resumed."""
+        return self.state.progress.elapsed - self.last_save >= 60 * self.options.save_minutes
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the last step needs no further checkpoint when training ends."""
+        step = self.state.progress.step
+        if self.options.save_only_model:  # a run that is over is not resumed
+            return step == self.resumable_step or (self.is_over and not self.interruption.is_requested())
+        return (self.folder.checkpoints / f"step-{step}").exists()
+
+    def join_carry(self) -> Any:
+        """The carried state of all rows of the batch."""
+        if self.ranks.count == 1 or self.state.carry is None:
+            return self.state.carry
+        return join_state(self.state.carry, self.experiment.initial_carry(), self.ranks)
 
     def measure_time(self) -> None:
         """Note the seconds of the whole command so far, those of the first rank on all of them; and signals."""

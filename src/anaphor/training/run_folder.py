@@ -204,6 +204,11 @@ class RunFolder:
         """Where a run is that was being overwritten when the new one ended; empty where there is none."""
         return f"; the run that was being overwritten is in {self.previous}" if self.previous.exists() else ""
 
+    def describe_last_checkpoint(self) -> str:
+        """What is left of a run that diverges."""
+        is_there = any(self.checkpoints.glob("step-*"))
+        return "the last good checkpoint is kept" if is_there else "there was no checkpoint yet"
+
     def describe_contents(self) -> str:
         """What overwriting deletes, in words."""
         steps = sorted(int(path.name[5:]) for path in self.checkpoints.glob("step-*") if path.name[5:].isdecimal())
