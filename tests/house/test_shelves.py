@@ -145,7 +145,7 @@ def test_without_shelves_the_tests_of_the_rest_pass(deleted, tree):
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
 
 
-def tests_that_use_shelves(tree):
+def list_tests_of_shelves(tree):
     """What is gone or skipped where there is no shelf at all: the tests of shelves, and files elsewhere that ask for
     one. All other tests are shown to pass without any."""
     folders = [tree / "tests" / shelf for shelf in THERE if (tree / "tests" / shelf).is_dir()]
@@ -157,5 +157,5 @@ def tests_that_use_shelves(tree):
 @pytest.mark.slow
 @pytest.mark.parametrize("deleted", ONE_BY_ONE)
 def test_without_a_shelf_the_tests_of_the_others_pass(deleted, tree):
-    done = run_tests(tree, *tests_that_use_shelves(tree))
+    done = run_tests(tree, *list_tests_of_shelves(tree))
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]

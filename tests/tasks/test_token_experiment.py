@@ -133,6 +133,27 @@ def test_the_gated_delta_rule_learns_to_recall():
     assert run.result["test"]["accuracy"] > 0.9
 
 
+@pytest.mark.needs("web")
+def test_the_page_looks_into_an_example_and_scores_a_text_of_two_models():
+    from anaphor.web.inference import Cache, answer
+
+    for model in ("gru", "lstm"):
+        anaphor.train("my-recall", model=model, steps=1, no_test=True, out=model, **SMALL)
+    cache, given = Cache(), {"verb": "look", "run": str(Path("gru").resolve()), "example": 1}
+    found = answer(given, cache)
+    words = anaphor.load_run("gru").experiment.split("valid").select(torch.tensor([1]))
+    assert found["tokens"][1:] == found["text"].split()
+    assert len(found["tokens"]) == 1 + 4 * SMALL["pairs"], "the last answer is part of it"
+    names = anaphor.load_run("gru").tokenizer.tokens
+    assert found["tokens"][:-1] == [names[number] for number in words.input_ids[0]]
+    assert answer({**given, "example": None, "text": found["text"]}, cache)["tokens"] == found["tokens"]
+    with pytest.raises(ConfigError, match="validation has the examples 0 to 499"):
+        answer({**given, "example": 500}, cache)
+    runs = {name: str(Path(name).resolve()) for name in ("gru", "lstm")}
+    scored = answer({"verb": "tokens", "runs": runs, "text": found["text"]}, cache)
+    assert len(scored["difference"]) == len(scored["tokens"]) == 4 * SMALL["pairs"]
+
+
 def test_the_examples_are_short():
     lines = {name: len((EXAMPLES / name).read_text().splitlines()) for name in ("my_recall.py", "my_gated_delta.py")}
     assert lines["my_recall.py"] < 80

@@ -3,15 +3,19 @@ them imports its file."""
 
 import json
 import re
+from functools import partial
 
 import pytest
 
+import anaphor
 from anaphor.cli.main import main
+from anaphor.imported_files import import_file
 from anaphor.metrics.described import describe_metrics, read_described
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
 from anaphor.shipped_files import EXAMPLES
 from anaphor.web.catalog import make_id
+from anaphor.web.inference import Cache, answer
 from anaphor.web.report import build_report
 from browsing import open_page
 from web.serving import serving
@@ -84,6 +88,23 @@ def test_the_page_has_its_curves_samples_and_scores_in_words(own, browser):
         ]
         assert tab.wrong == []
         tab.context.close()
+
+
+def test_a_report_looks_into_models_of_a_users_own_task_on_tokens(tmp_path):
+    known = dict(TASKS._entries)
+    try:
+        import_file("my_recall.py")
+        small = {"pairs": 1, "keys": 4, "values": 2, "width": 8, "layers": 1, "steps": 2, "device": "cpu"}
+        for model in ("gru", "lstm"):
+            anaphor.train("my-recall", model=model, out=tmp_path / model, no_test=True, progress=False, **small)
+        page = build_report([tmp_path], ask=partial(answer, cache=Cache())).page
+    finally:
+        TASKS._entries.clear()
+        TASKS._entries.update(known)
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    asked = {re.search(r"/api/\w+", key)[0] for key in data["answers"]}
+    assert {"/api/look", "/api/tokens"} <= asked
+    assert "/api/passages" not in asked
 
 
 METRICS = (

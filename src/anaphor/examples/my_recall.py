@@ -67,6 +67,6 @@ class Recall(anaphor.TokenExperiment):
 anaphor.register_task(
     anaphor.TaskDefinition(
         name="my-recall", spec=RecallSpec, build=Recall, unit="answers", metrics=anaphor.position_metrics((2, 4)),
-        look="anaphor.tasks.lm.verbs:LookOptions",
+        look="anaphor.tasks.lm.verbs:LookOptions", page=Recall.page,
     )
 )  # fmt: skip

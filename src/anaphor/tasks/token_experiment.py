@@ -55,6 +55,12 @@ class TokenExperiment(Experiment):
     largest_loss = MAX_CROSS_ENTROPY
     longer: ClassVar[tuple[int, ...]] = ()
     """The final scores are also those of sequences so many times as long: `examples` is called with these `times`."""
+    page: ClassVar[Mapping[str, str]] = {
+        "look": "anaphor.tasks.token_page:look",
+        "tokens": "anaphor.tasks.lm.page:score",
+        "continue": "anaphor.tasks.lm.page:continue_text",
+    }
+    """What the live page shows of its models; for the definition of the task."""
 
     def __init__(self, spec: Any, words: Sequence[str], saved: Mapping[str, Any] | None = None) -> None:
         if not isinstance(spec, LanguageModelSection):

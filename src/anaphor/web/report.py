@@ -257,9 +257,10 @@ class _Models:
     def add(self, text: str | None) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
         """Ask, and give the address that each view starts with, and the losses by position and the like of runs."""
         start: dict[str, dict[str, str]] = {}
-        two = self._comparable() if self._has("tokens") else []
+        two = self._find_two("passages") or self._find_two("tokens") if self._has("tokens") else []
+        split = [key for key in two if "passages" in self._row(key)["offers"]]
         body = {"runs": two, "split": "valid", "length": LENGTH, "count": PASSAGES}
-        passages = self._post("passages", body, "passages") if two else None
+        passages = self._post("passages", body, "passages") if split else None
         if passages is not None and "overall" in passages:
             item = str(passages["counted"]).removesuffix("s")
             self.comparison = {"runs": two, "overall": passages["overall"], "item": item}
@@ -282,7 +283,7 @@ class _Models:
             if "text" in source:
                 self._post("tokens", {"runs": scored, "text": source["text"]}, "losses of tokens")
         # Two runs have been scored for their passages; of one alone this is all that is said of the split.
-        grouped = two or (self._ids_offering("passages")[:1] if self._has("report") else [])
+        grouped = split or (self._ids_offering("passages")[:1] if self._has("report") else [])
         groups = {key: self._ask("groups", {"run": key, "split": "valid"}, "losses by group") for key in grouped}
         return start, {key: found for key, found in groups.items() if found is not None}
 
@@ -315,13 +316,13 @@ class _Models:
     def _ids_offering(self, view: str) -> list[str]:
         return [row["id"] for row in self.rows if view in row["offers"]]
 
-    def _comparable(self) -> list[str]:
-        """The best two runs of one task whose passages can be compared, on the same data where there are such, in the
-        order of the page; empty where there are none. Of a study they are runs of two settings, where it has two: its
+    def _find_two(self, view: str) -> list[str]:
+        """The best two runs of one task that offer a view, on the same data where there are such, in the order of the
+        page; empty where there are none. Of a study they are runs of two settings, where it has two: its
         first runs differ in their seed only."""
         by_data: dict[tuple[str, ...], list[str]] = {}
         by_task: dict[tuple[str, ...], list[str]] = {}
-        for key in self._ids_offering("passages"):
+        for key in self._ids_offering(view):
             row = self._row(key)
             by_data.setdefault((row["task"], str(row["settings"].get("data"))), []).append(key)
             by_task.setdefault((row["task"],), []).append(key)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anaphor import inspect
-from anaphor.data.tokenizer import UNKNOWN
+from anaphor.data.tokenizer import UNKNOWN, Tokenizer
 from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.files import replace_file
 from anaphor.inspect import HeadSummary, TextLook, compare_losses
 from anaphor.inspect.figures import draw_attention, draw_units
 from anaphor.inspect.look import layer_label
 from anaphor.inspect.page import build_page
+from anaphor.models.language_model import LanguageModel
 from anaphor.progress_listener import track_progress
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.verbs import LookOptions
@@ -62,9 +63,17 @@ def look(
     return _plain(looks, options, written, left_out), _describe(looks, written, left_out)
 
 
-def look_at(
-    experiment: LanguageModelExperiment, text: str, layers: Sequence[int], warn: Callable[[str], None]
-) -> TextLook:
+class TextModel(Protocol):
+    """What a look needs of an experiment: other tasks than this one have language models, too."""
+
+    @property
+    def model(self) -> LanguageModel: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+
+def look_at(experiment: TextModel, text: str, layers: Sequence[int], warn: Callable[[str], None]) -> TextLook:
     """A text in the model of a run, with its scores. Records all layers, or those in `layers`."""
     found = inspect.look_at(experiment.model, experiment.tokenizer, text, layers)
     total = found.scored.total

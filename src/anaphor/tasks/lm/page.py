@@ -17,7 +17,7 @@ from anaphor.inspect.parts import LookParts, check_tokens, split_look
 from anaphor.models.language_model import LanguageModel
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
-from anaphor.tasks.lm.look import look_at
+from anaphor.tasks.lm.look import TextModel, look_at
 from anaphor.tasks.lm.piece_losses import ScoredTokens, align_pieces
 from anaphor.tasks.lm.token_losses import read_split
 
@@ -46,6 +46,11 @@ def look(
                 length, experiment.model.max_positions - 1
             )  # the boundary before the text has a position as well
         text = experiment.tokenizer.decode(ids[example : example + length])
+    return look_at_text(experiment, text)
+
+
+def look_at_text(experiment: TextModel, text: str) -> LookParts:
+    """A text inside a language model."""
     prompt = experiment.tokenizer.encode_prompt(text)
     check_tokens(len(prompt) - 1)
     notes: list[str] = []
@@ -70,7 +75,7 @@ def expect_tokens(model: LanguageModel, tokenizer: Tokenizer, prompt: list[int])
     ]
 
 
-def score(experiments: Mapping[str, LanguageModelExperiment], *, text: str) -> dict[str, Any]:
+def score(experiments: Mapping[str, TextModel], *, text: str) -> dict[str, Any]:
     """The loss of each token of a text in one or two runs, as `anaphor score` gives it. Where the tokens differ, losses
     are summed over common pieces of the text."""
     scored = {}
@@ -94,9 +99,7 @@ def score(experiments: Mapping[str, LanguageModelExperiment], *, text: str) -> d
     }
 
 
-def score_pieces(
-    experiments: Mapping[str, LanguageModelExperiment], scored: Mapping[str, ScoredText]
-) -> dict[str, Any]:
+def score_pieces(experiments: Mapping[str, TextModel], scored: Mapping[str, ScoredText]) -> dict[str, Any]:
     """The losses of two runs with different tokens, over the pieces of text between common ends of tokens."""
     one, two = scored.values()
     text, tokens = one.text.rstrip("\n"), []
@@ -127,7 +130,7 @@ def score_pieces(
 
 
 def continue_text(
-    experiment: LanguageModelExperiment,
+    experiment: TextModel,
     *,
     text: str,
     at: int | None = None,
