@@ -35,7 +35,7 @@ class Options:
     pairs: int = 60
     """Pairs of timings per ratio; ours and the peer run alternately."""
     parts: tuple[str, ...] = ()
-    """Benchmarks (all but decoding, finetune, kernels, packing, recurrences, web and scaling if not given)."""
+    """Benchmarks (all but decoding, finetune, kernels, packing, recurrences, smollm2, web and scaling)."""
     against: Path | None = None
     """Folder of another source tree, such as that of an earlier commit: it takes the place of all peers, and the parts
     are start and training."""

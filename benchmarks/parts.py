@@ -46,9 +46,9 @@ if has_shelf("kernels"):
 
     PARTS["kernels"] = kernels
 if has_shelf("interchange"):
-    from benchmarks import decoding
+    from benchmarks import decoding, smollm2
 
-    PARTS["decoding"] = decoding
+    PARTS |= {"decoding": decoding, "smollm2": smollm2}
 if has_shelf("studies"):
     from benchmarks import packing
 
@@ -61,7 +61,9 @@ if has_shelf("web"):
 SCALING = "scaling"
 """The one part that has no peer and no ratios: `scaling.py` gives costs, in a report of their own."""
 DEFAULT_PARTS = tuple(
-    name for name in PARTS if name not in ("decoding", "finetune", "kernels", "packing", "recurrences", "web")
+    name
+    for name in PARTS
+    if name not in ("decoding", "finetune", "kernels", "packing", "recurrences", "smollm2", "web")
 )
 """All but those that take long or need packages that are not installed with Anaphor."""
 

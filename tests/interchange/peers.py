@@ -67,6 +67,49 @@ VIT_OPTIONS = {"image_size": IMAGE, "patch_size": 4, **LABELS}
 GPT_OPTIONS = {"n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}
 
 
+GROUPED = {
+    "num_key_value_heads": 1,
+    "head_dim": 4,
+    "max_position_embeddings": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
+STATE_SPACE = {"n_groups": 1, "state_size": 6, "conv_kernel": 3, "chunk_size": 8, "head_dim": 8}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+DECODERS = {
+    "llama": (Peer("LlamaForCausalLM", "LlamaConfig"), GROUPED),
+    "llama with biases": (
+        Peer("LlamaForCausalLM", "LlamaConfig"),
+        {**GROUPED, "attention_bias": True, "mlp_bias": True},
+    ),
+    "llama, tied": (Peer("LlamaForCausalLM", "LlamaConfig"), {**GROUPED, "tie_word_embeddings": True}),
+    "llama 3.1": (Peer("LlamaForCausalLM", "LlamaConfig"), {**GROUPED, "rope_parameters": LLAMA3}),
+    "llama, yarn": (Peer("LlamaForCausalLM", "LlamaConfig"), {**GROUPED, "rope_parameters": YARN}),
+    "mistral": (Peer("MistralForCausalLM", "MistralConfig"), {**GROUPED, "sliding_window": None}),
+    "qwen2": (
+        Peer("Qwen2ForCausalLM", "Qwen2Config"),
+        {key: value for key, value in GROUPED.items() if key != "head_dim"},
+    ),
+    "qwen3": (Peer("Qwen3ForCausalLM", "Qwen3Config"), {**GROUPED, "head_dim": 6}),
+    "mamba2": (
+        Peer("Mamba2ForCausalLM", "Mamba2Config", ("hidden_size", "num_heads", "num_hidden_layers")),
+        STATE_SPACE,
+    ),
+}
+
+
+def build_decoder(kind, size="small", **more):
+    peer, options = DECODERS[kind]
+    return peer.build(size, **{**options, **more})
+
+
 def build(kind, size="small", **more):
     if kind == "gpt2":
         return GPT2.build(size, **{**GPT_OPTIONS, **more})

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from gguf_files import CONTROL, NORMAL, SPECIALS, described, gpt2_tokenizer, train_bpe
 from peers import library, odd_strings, text_for_training, tokenizer_of
 
 from anaphor.data.pretrained_tokenizer import PretrainedTokenizer
@@ -11,38 +12,7 @@ from anaphor.errors import DataError
 from anaphor.interchange.gguf_tokenizer import end_ids, tokenizer_json
 
 FILE = Path("model.gguf")
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-NORMAL, CONTROL, BYTE = 1, 3, 6
-
-
-def trained(pre_tokenizer, normalizer=None, specials=SPECIALS):
-    """A byte-level BPE of the library."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizer, decoders.ByteLevel()
-    if normalizer is not None:
-        made.normalizer = normalizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, show_progress=False, special_tokens=specials, initial_alphabet=alphabet
-    )
-    made.train_from_iterator(text_for_training(), trainer)
-    return made
-
-
-def described(made, pre, **more):
-    """The metadata that llama.cpp's converter writes for a tokenizer."""
-    model = json.loads(made.to_str())["model"]
-    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": pre,
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [CONTROL if token in SPECIALS else NORMAL for token in tokens],
-        "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
-        **more,
-    }
+BYTE = 6
 
 
 def read(metadata):
@@ -53,7 +23,7 @@ def smollm():
     from tokenizers import pre_tokenizers
 
     parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    return trained(pre_tokenizers.Sequence(parts))
+    return train_bpe(pre_tokenizers.Sequence(parts))
 
 
 def qwen2():
@@ -65,13 +35,7 @@ def qwen2():
     return made.backend_tokenizer
 
 
-def gpt2():
-    from tokenizers import pre_tokenizers
-
-    return trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
-
-
-@pytest.mark.parametrize(("pre", "make"), [("smollm", smollm), ("qwen2", qwen2), ("gpt-2", gpt2)])
+@pytest.mark.parametrize(("pre", "make"), [("smollm", smollm), ("qwen2", qwen2), ("gpt-2", gpt2_tokenizer)])
 def test_byte_level_tokenizers_encode_as_those_they_were_made_from(pre, make):
     made = make()
     ours = read(described(made, pre))
@@ -82,7 +46,7 @@ def test_byte_level_tokenizers_encode_as_those_they_were_made_from(pre, make):
 
 
 def test_llama3_splits_numbers_in_threes_and_takes_whole_words_first():
-    metadata = described(gpt2(), "llama-bpe")
+    metadata = described(gpt2_tokenizer(), "llama-bpe")
     tokens = metadata["tokenizer.ggml.tokens"]
     added = ["123", "456", "unreachable", "<|begin_of_text|>"]
     metadata["tokenizer.ggml.tokens"] = [*tokens, *added]
@@ -134,7 +98,7 @@ def test_a_tokenizer_with_scores_encodes_as_that_of_llama_2():
 
 
 def test_unused_tokens_fill_up_the_vocabulary():
-    metadata = described(gpt2(), "gpt-2")
+    metadata = described(gpt2_tokenizer(), "gpt-2")
     size = len(metadata["tokenizer.ggml.tokens"])
     metadata["tokenizer.ggml.tokens"] += ["[PAD500]", "[PAD501]"]
     metadata["tokenizer.ggml.token_type"] += [5, 5]
@@ -148,7 +112,7 @@ def test_unused_tokens_fill_up_the_vocabulary():
 
 
 def test_a_text_ends_with_the_tokens_that_the_file_names_and_those_whose_names_say_so():
-    metadata = described(gpt2(), "gpt-2")
+    metadata = described(gpt2_tokenizer(), "gpt-2")
     tokens = metadata["tokenizer.ggml.tokens"]
     assert end_ids(metadata) == [tokens.index("<|endoftext|>"), tokens.index("<|im_end|>")]
     assert end_ids(metadata | {"tokenizer.ggml.eos_token_id": 9, "tokenizer.ggml.eot_token_id": 2}) == [9, 2, 0]
@@ -173,7 +137,7 @@ def test_a_text_ends_with_the_tokens_that_the_file_names_and_those_whose_names_s
 )
 def test_a_tokenizer_that_cannot_be_converted_is_refused_in_one_line(change, message):
     with pytest.raises(DataError, match=message) as caught:
-        read(described(gpt2(), "gpt-2") | change)
+        read(described(gpt2_tokenizer(), "gpt-2") | change)
     assert "\n" not in str(caught.value)
 
 

@@ -8,49 +8,12 @@ import json
 
 import pytest
 import torch
-from peers import SIZES, VOCABULARY, Peer, layer_outputs, library, load
+from peers import DECODERS, SIZES, VOCABULARY, build_decoder, layer_outputs, library, load
 
 from anaphor.errors import ConfigError, DataError
 from anaphor.generate import Sampler, generate
 from anaphor.interchange import Pretrained, read_pretrained, write_pretrained
 from anaphor.models import preset
-
-GROUPED = {
-    "num_key_value_heads": 1,
-    "head_dim": 4,
-    "max_position_embeddings": 64,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
-}
-STATE_SPACE = {"n_groups": 1, "state_size": 6, "conv_kernel": 3, "chunk_size": 8, "head_dim": 8}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 16}
-MODELS = {
-    "llama": (Peer("LlamaForCausalLM", "LlamaConfig"), GROUPED),
-    "llama with biases": (
-        Peer("LlamaForCausalLM", "LlamaConfig"),
-        {**GROUPED, "attention_bias": True, "mlp_bias": True},
-    ),
-    "llama, tied": (Peer("LlamaForCausalLM", "LlamaConfig"), {**GROUPED, "tie_word_embeddings": True}),
-    "llama 3.1": (Peer("LlamaForCausalLM", "LlamaConfig"), {**GROUPED, "rope_parameters": LLAMA3}),
-    "llama, yarn": (Peer("LlamaForCausalLM", "LlamaConfig"), {**GROUPED, "rope_parameters": YARN}),
-    "mistral": (Peer("MistralForCausalLM", "MistralConfig"), {**GROUPED, "sliding_window": None}),
-    "qwen2": (
-        Peer("Qwen2ForCausalLM", "Qwen2Config"),
-        {key: value for key, value in GROUPED.items() if key != "head_dim"},
-    ),
-    "qwen3": (Peer("Qwen3ForCausalLM", "Qwen3Config"), {**GROUPED, "head_dim": 6}),
-    "mamba2": (
-        Peer("Mamba2ForCausalLM", "Mamba2Config", ("hidden_size", "num_heads", "num_hidden_layers")),
-        STATE_SPACE,
-    ),
-}
 
 
 @pytest.fixture
@@ -62,13 +25,8 @@ def double(monkeypatch):
         monkeypatch.setattr(torch, name, torch.float64)
 
 
-def build(kind, size="small", **more):
-    peer, options = MODELS[kind]
-    return peer.build(size, **{**options, **more})
-
-
 def save(folder, kind, size="small", **more):
-    build(kind, size, **more).save_pretrained(folder)
+    build_decoder(kind, size, **more).save_pretrained(folder)
     return folder
 
 
@@ -81,9 +39,9 @@ def close(ours, theirs, tolerance=1e-9):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_states_logits_and_gradients_are_those_of_transformers(double, tmp_path, kind, size):
-    peer, ours = build(kind, size), read_pretrained(save(tmp_path, kind, size), dtype=torch.float64).model
+    peer, ours = build_decoder(kind, size), read_pretrained(save(tmp_path, kind, size), dtype=torch.float64).model
     tokens = draw_tokens()
     given = peer(input_ids=tokens, output_hidden_states=True)
     with layer_outputs(ours) as found:
@@ -106,7 +64,7 @@ def test_states_logits_and_gradients_are_those_of_transformers(double, tmp_path,
         close(parameter.grad, gradients[name], 1e-8)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_single_precision_differs_by_its_rounding_alone(single_precision, tmp_path, kind):
     folder = save(tmp_path, kind, "large")
     peer, ours = load(folder, torch.float32), read_pretrained(folder).model
@@ -115,7 +73,7 @@ def test_single_precision_differs_by_its_rounding_alone(single_precision, tmp_pa
         close(ours(tokens)[0], peer(input_ids=tokens).logits, 1e-5)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_what_was_converted_is_exported_byte_by_byte(tmp_path, kind):
     folder = save(tmp_path / "peer", kind, "middle")
     found = read_pretrained(folder, dtype=torch.float64)
@@ -132,7 +90,7 @@ def test_what_was_converted_is_exported_byte_by_byte(tmp_path, kind):
     close(exported, original, 1e-6 if kind == "mamba2" else 0)  # the length of the chunks of a scan is no weight
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_greedy_generation_is_that_of_transformers_with_its_cache(single_precision, tmp_path, kind):
     folder = save(tmp_path, kind, "middle")
     peer, ours = load(folder, torch.float32), read_pretrained(folder).model

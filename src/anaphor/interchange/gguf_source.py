@@ -3,9 +3,8 @@ translated back, and so is the order of rows that llama.cpp changes."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from anaphor.config import nearest
 from anaphor.errors import DataError
 from anaphor.interchange.folder import Config
 from anaphor.interchange.gguf_file import GGUFFile
-from anaphor.interchange.gguf_tokenizer import end_ids, token_ids, tokenizer_json
+from anaphor.interchange.gguf_tokenizer import end_ids, read_tokens, token_ids, tokenizer_json
+from anaphor.interchange.llama import write_rotary
+from anaphor.mixers.attention.rope_scaling import Llama3
 
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """Classes of `transformers` by the name of the architecture, which is the `model_type` there as well."""
@@ -25,9 +26,9 @@ ADJACENT_PAIRS = ("llama",)
 row i of the first half and of the second half of each head."""
 UNREAD = ("expert_count", "attention.sliding_window", "rope.scaling.attn_factor", "attention.scale", "logit_scale")
 """Options of an architecture that change what it computes, and that none of these models has."""
-LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""How the rotary positions of all published Llama 3.1 and 3.2 models are scaled, apart from the factor: a GGUF file has
-the results alone."""
+LLAMA3_LENGTH = 8192
+"""Length of the texts in training of all published Llama 3.1 and 3.2 models, by which rotary positions are scaled:
+a GGUF file has the results of the scaling alone."""
 FREQUENCIES = "rope_freqs.weight"
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _BLOCK = {
@@ -86,11 +87,11 @@ class GGUFSource:
                     f"{self.path}: {self._architecture}.{option}={value} cannot be converted; only that of a head can, "
                     f"{head_width}"
                 )
-        first, tokens = "model.layers.0.self_attn", self._metadata.get("tokenizer.ggml.tokens")
+        first = "model.layers.0.self_attn"
         return {
             "architectures": [CLASSES[self._architecture]],
             "model_type": self._architecture,
-            "vocab_size": len(tokens) if isinstance(tokens, list) else 0,
+            "vocab_size": len(read_tokens(self._metadata, self.path)),
             "hidden_size": width,
             "num_hidden_layers": self._integer("block_count"),
             "intermediate_size": self._integer("feed_forward_length"),
@@ -127,11 +128,12 @@ class GGUFSource:
         """The scaling of Llama 3 whose factors are those of the file."""
         found = self._file.read(FREQUENCIES).double()
         factor = float(found.max())
-        plain = {"rope_type": "llama3", "rope_theta": theta, "factor": factor, **LLAMA3}
-        is_known = found.shape == (head_width // 2,) and theta > 0
+        is_known = found.shape == (head_width // 2,) and theta > 0 and factor >= 1
         if not is_known or not torch.allclose(found, llama3_factors(theta, head_width, factor), rtol=1e-5, atol=0):
             raise DataError(f"{self.path}: {FREQUENCIES} scales rotary positions in another way than Llama 3.1 and 3.2")
-        return plain if factor != 1 else {"rope_type": "default", "rope_theta": theta}
+        if factor == 1:
+            return {"rope_type": "default", "rope_theta": theta}
+        return write_rotary(theta, f"llama3({factor!r}, {LLAMA3_LENGTH})")
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.tensors[self._names[name]].shape
@@ -167,14 +169,11 @@ class GGUFSource:
         return len(self._names)
 
 
-def llama3_factors(theta: float, head_width: int, factor: float, options: Mapping[str, float] = LLAMA3) -> Tensor:
+def llama3_factors(theta: float, head_width: int, factor: float) -> Tensor:
     """By how much Llama 3 divides the frequency of each pair: not at all where a period fits often into the length of
     training, by the factor where it does not fit, and in between by something in between. [K / 2]"""
     frequencies = theta ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
-    periods = options["original_max_position_embeddings"] * frequencies / (2 * math.pi)  # in the length of training
-    low, high = options["low_freq_factor"], options["high_freq_factor"]
-    smooth = ((periods - low) / (high - low)).clamp(0, 1)
-    return 1 / ((1 - smooth) / factor + smooth)
+    return frequencies / Llama3(factor, LLAMA3_LENGTH).inverse_frequencies(frequencies, theta)
 
 
 def _translate(name: str) -> str:

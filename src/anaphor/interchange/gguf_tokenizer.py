@@ -47,9 +47,7 @@ BYTE_LEVEL_RULES: Mapping[str, Mapping[str, Any]] = {
 def tokenizer_json(metadata: Mapping[str, Any], file: Path) -> str:
     """The tokenizer that the metadata of a file describe."""
     kind = metadata.get("tokenizer.ggml.model")
-    tokens = _texts(metadata, "tokenizer.ggml.tokens", file)
-    if not tokens or len(tokens) > MAX_VOCABULARY:
-        raise DataError(f"{file}: its tokenizer has {len(tokens):,} tokens; 1 to {MAX_VOCABULARY:,} are read")
+    tokens = read_tokens(metadata, file)
     types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     if not isinstance(types, list) or len(types) != len(tokens):
         raise DataError(
@@ -62,6 +60,14 @@ def tokenizer_json(metadata: Mapping[str, Any], file: Path) -> str:
     else:
         raise DataError(f"{file}: tokenizer.ggml.model={_quote(kind)} cannot be converted; known: gpt2, llama")
     return json.dumps({"version": "1.0", "truncation": None, "padding": None, **plain}, ensure_ascii=False)
+
+
+def read_tokens(metadata: Mapping[str, Any], file: Path) -> list[str]:
+    """The tokens in the order of their ids."""
+    tokens = _texts(metadata, "tokenizer.ggml.tokens", file)
+    if not tokens or len(tokens) > MAX_VOCABULARY:
+        raise DataError(f"{file}: its tokenizer has {len(tokens):,} tokens; 1 to {MAX_VOCABULARY:,} are read")
+    return tokens
 
 
 def token_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
