@@ -174,17 +174,24 @@ class Mixer(nn.Module):
         if result[0].shape != (expected := (*x.shape[:2], self.width_out)):
             given, shape = list(x.shape), list(result[0].shape)
             raise ConfigError(f"mix of {name} returns outputs {shape} for {given}: they must be {list(expected)}")
-        if self.streams and (wrong := self._describe_wrong(result[1])):
+        if not self.streams:
+            return result[0], result[1]
+        first = self._first_tensor(result[1])
+        if first is None:
+            wrong = self._describe_wrong(result[1])
             raise ConfigError(f"mix of {name} must return a state of type {self.state_type.__name__}, not {wrong}")
-        if self.streams and (size := next(tensors_of(result[1])).shape)[:1] != x.shape[:1]:
-            raise ConfigError(f"mix of {name} returns a state with a tensor {list(size)}: it must have {len(x)} rows")
+        if first.shape[:1] != x.shape[:1]:
+            size = list(first.shape)
+            raise ConfigError(f"mix of {name} returns a state with a tensor {size}: it must have {len(x)} rows")
         return result[0], result[1]
 
+    def _first_tensor(self, state: Any) -> Tensor | None:
+        """The first tensor of a state; None where it is no state of this mixer."""
+        return first_tensor(state) if isinstance(state, self.state_type) else None
+
     def _describe_wrong(self, state: Any) -> str:
-        """What was given in place of a state; empty where it is one."""
+        """What was given in place of a state."""
         is_typed = isinstance(state, self.state_type)
-        if is_typed and next(tensors_of(state), None) is not None:
-            return ""
         if state is None or (isinstance(state, tuple) and not state):
             return repr(state)
         return f"{type(state).__name__} without tensors" if is_typed else type(state).__name__
@@ -206,11 +213,13 @@ class Mixer(nn.Module):
             if state != ():
                 raise ConfigError(f"{name} needs the whole sequence and carries no state: pass ()")
             return
-        if wrong := self._describe_wrong(state):
+        tensor = self._first_tensor(state)
+        if tensor is None:
+            wrong = self._describe_wrong(state)
             raise ConfigError(
                 f"{name} needs a state of type {self.state_type.__name__}, but got {wrong}: start with initial_state(x)"
             )
-        rows, *first = next(tensors_of(state)).shape
+        rows, *first = tensor.shape
         if rows != x.shape[0]:
             raise ConfigError(f"state has {rows} rows, but x has {x.shape[0]}: use select_rows")
         for size, expected in zip(first, self.state_shape, strict=False):
@@ -353,6 +362,19 @@ def tensors_of(state: Any) -> Iterator[Tensor]:
     elif isinstance(state, tuple):
         for child in state:
             yield from tensors_of(child)
+
+
+def first_tensor(state: Any) -> Tensor | None:
+    """The first tensor of a state; None without one. Every call of a mixer asks for it."""
+    if isinstance(state, Tensor):
+        return state
+    if isinstance(state, KVBuffer):
+        return state.data
+    if isinstance(state, tuple):
+        for child in state:
+            if (found := first_tensor(child)) is not None:
+                return found
+    return None
 
 
 def detach(state: Any) -> Any:

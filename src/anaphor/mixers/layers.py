@@ -43,9 +43,9 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """The norm of x, or of the sum of two tensors of a shape, in the wider type of the two and of the weights."""
         total = x if added is None else x + added
-        return F.rms_norm(
-            total.to(torch.promote_types(total.dtype, self.weight.dtype)), self.normalized_shape, self.weight, self.eps
-        )
+        if total.dtype != self.weight.dtype:
+            total = total.to(torch.promote_types(total.dtype, self.weight.dtype))
+        return F.rms_norm(total, self.normalized_shape, self.weight, self.eps)
 
 
 Norm = LayerNorm | RMSNorm

@@ -144,7 +144,8 @@ class Sublayer(nn.Module):
 
     def pre(self, x: Tensor) -> Tensor:
         """The layer's input."""
-        return self.norm(x) if self.norm is not None and self.is_pre_norm else x
+        norm = self.norm if self.is_pre_norm else None
+        return x if norm is None else norm(x)
 
     def post(self, x: Tensor, y: Tensor) -> Tensor:
         """The sublayer's output, given its input x and the layer's output y."""

@@ -149,6 +149,7 @@ class Attention(MultiHead):
         self.kept_tokens = None if math.isinf(self.mask.reach) else int(self.mask.reach) - 1
         self.project = Linear(spec.width, self.inner_width + 2 * self.kv_width, bias=require(spec.bias))
         self.position = POSITIONS[spec.position](spec.sizes)
+        self.rotary_settings = f"{spec._rotary_options} {self.head_width}"  # layers with the same ones share angles
 
     def reset_parameters(self) -> None:
         """As torch's attention: the three projections are initialized as one matrix, biases are zero."""
@@ -177,13 +178,15 @@ class Attention(MultiHead):
     def mix(self, x: Tensor, state: KVCache | tuple[()], span: Span) -> tuple[Tensor, KVCache | tuple[()]]:
         if self.spec.limit is not None and span.past_length.device.type == "cpu":  # elsewhere reading values would sync
             check_max_positions(int(span.following.max()), self.spec.limit)
-        embedded = self.position.embed(span.positions)
-        if embedded is not None:
+        position = self.position
+        if position.method == "embed":
+            embedded = position.embed(span.positions)
+            assert embedded is not None, "such an encoding has vectors"
             x = x + embedded.to(x.dtype)
         rows, new, _ = x.shape
         projected = self.project(x)
         # Where nothing came before, no gradient flows through the cache, and that of all three is written once.
-        parts = projected.split((self.inner_width, self.kv_width, self.kv_width), dim=-1)
+        parts = torch.split_with_sizes(projected, (self.inner_width, self.kv_width, self.kv_width), dim=-1)
         q, k, v = map(self.split_heads, parts)  # [B, H, T, K], [B, G, T, K], [B, G, T, K]
         keys_values = projected[..., self.inner_width :].view(rows, new, 2, self.kv_heads, self.head_width)
         keys_values = keys_values.permute(0, 2, 3, 1, 4)  # [B, 2, G, T, K]
@@ -198,17 +201,17 @@ class Attention(MultiHead):
             k, v = cache.keys_values.data.unbind(1)
 
         rotated_q, rotated_k, bias = q, k, None
-        if self.position.method == "bias":
-            bias = self.position.bias(q, self.for_each_query_head(k), *_relative_positions(cache, span))
-        elif self.position.method == "rotate":
+        if position.method == "bias":
+            bias = position.bias(q, self.for_each_query_head(k), *_relative_positions(cache, span))
+        elif position.method == "rotate":
             of_queries, of_keys = self._rotations(cache, span, q.dtype)
-            rotated_q, rotated_k = self.position.rotate(q, of_queries), self.position.rotate(k, of_keys)
+            rotated_q, rotated_k = position.rotate(q, of_queries), position.rotate(k, of_keys)
         context = self.attend(rotated_q, rotated_k, v, self._visibility(span, cache), bias)
         return self.project_out(context, q, span), self._trim(cache, span) if self.streams else ()
 
     def _rotations(self, cache: KVCache, span: Span, dtype: torch.dtype) -> tuple[Rotation, Rotation]:
         """Those of queries and keys; layers with the same settings share them."""
-        settings, slots = f"{dtype} {self.spec._rotary_options} {self.head_width}", len(cache.keys_values)
+        settings, slots = f"{dtype} {self.rotary_settings}", len(cache.keys_values)
         of_queries = span.once(f"rotation {settings}", None, lambda: self.position.rotation(span.positions, dtype))
         if slots == span.count and cache.positions is None:
             return of_queries, of_queries

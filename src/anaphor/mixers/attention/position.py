@@ -18,7 +18,8 @@ from anaphor.mixers.spec import Sizes
 
 Method = Literal["embed", "rotate", "bias"]
 Rotation = tuple[Tensor, Tensor]
-"""Cosine and sine of the angles of each pair of dimensions, both [B, 1, T, pairs]."""
+"""For each dimension that is rotated: the cosine of the angle of its pair, and the sine with the sign that it has in
+that row of the matrix, minus in the first half. Both [B, 1, T, rotated dimensions]."""
 
 
 class Position(nn.Module):
@@ -137,14 +138,15 @@ class Rotary(Position):
         cos, sin = angles.cos(), angles.sin()
         if scale != 1:
             cos, sin = scale * cos, scale * sin
-        return cos.to(dtype), sin.to(dtype)
+        cos, sin = cos.to(dtype), sin.to(dtype)
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         cos, sin = rotation
-        turned, rest = x[..., : self.width], x[..., self.width :]
-        first, second = turned.chunk(2, dim=-1)
-        parts = (first * cos - second * sin, first * sin + second * cos)
-        return torch.cat(parts if self.width == x.shape[-1] else (*parts, rest), dim=-1)
+        turned = x if self.width == x.shape[-1] else x[..., : self.width]
+        other = turned.roll(self.width // 2, -1)  # of each dimension the other one of its pair
+        y = turned * cos + other * sin
+        return y if turned is x else torch.cat((y, x[..., self.width :]), dim=-1)
 
 
 def rotated_width(sizes: Sizes) -> int:
