@@ -1,7 +1,8 @@
-"""Interchange: weights of other libraries into our models and back, as folders of `transformers`, without importing it.
+"""Interchange: weights of other libraries into our models and back, as folders of `transformers`, without importing it,
+and from GGUF files.
 
-`read_pretrained` reads a folder, `write_pretrained` writes one. A kind of model is a module here that says how its
-configuration becomes a spec of ours, and which of its tensors are which of our parameters.
+`read_pretrained` reads a folder or file, `write_pretrained` writes a folder. A kind of model is a module here that says
+how its configuration becomes a spec of ours, and which of its tensors are which of our parameters.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,11 @@ __all__ = ["Pretrained", "read_pretrained", "write_pretrained"]
 def register() -> None:
     """Add the verbs, published weights and the reader of weights: the registry calls it when names are first needed."""
     SERVICES.add("read-pretrained", "anaphor.interchange.pretrained:read_pretrained")
-    for name in ("minilm", "mpnet", "roberta", "gpt2"):
+    for name in ("minilm", "mpnet", "roberta", "gpt2", "smollm2"):
         WEIGHTS.add(name, f"anaphor.interchange.published:{name.upper()}")
-    register_verb("convert", "read weights of transformers into a run", "anaphor.interchange.convert_verb:run")
+    register_verb(
+        "convert", "read weights of transformers, or GGUF, into a run", "anaphor.interchange.convert_verb:run"
+    )
     register_verb("export", "write a run as a folder of transformers", "anaphor.interchange.export_verb:run")
 
 

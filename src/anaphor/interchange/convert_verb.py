@@ -1,4 +1,4 @@
-"""`anaphor convert DIR --out RUN`: weights of transformers as a run."""
+"""`anaphor convert DIR --out RUN`: weights of transformers, or of a GGUF file, as a run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from anaphor.flags import Positional, parse
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Read a folder in the format of transformers (config.json, safetensors, tokenizer.json) and write it as a run,
-    which every verb accepts. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX and ViT. Nothing in it is
-    executed."""
+    which every verb accepts. Known: BERT, RoBERTa, DistilBERT, MPNet, GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3,
+    Mamba-2 and ViT; GGUF files of Llama, Qwen2 and Qwen3. Nothing in it is executed."""
 
     help_examples: ClassVar[tuple[str, ...]] = (
         "anaphor convert bert-base-uncased --out runs/bert",
         "anaphor convert gpt2 --out runs/gpt2",
+        "anaphor convert SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2",
     )
 
     folder: Annotated[Path, Positional("DIR")]
-    """Folder to read."""
+    """Folder to read, or GGUF file."""
     out: Path
     """Run folder to write."""
     overwrite: bool = False

