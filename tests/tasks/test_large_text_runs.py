@@ -53,10 +53,11 @@ def facts(out):
     return {split: result[split] for split in ("valid", "test")}, kept, weights
 
 
-QUICK = ("word", "padded")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("bpe", "example", "padded-limit")]
+OF_EXTRAS = pytest.param("character", marks=[pytest.mark.slow, pytest.mark.needs("extras")])
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RUNS])
+@pytest.mark.parametrize("name", ["word", "padded", *SLOW, OF_EXTRAS])
 def test_a_run_from_shards_is_the_run_from_memory(name, long_text, monkeypatch, tmp_path, capsys, single_precision):
     words = [*TRAIN.split(), *RUNS[name].split()]
     assert main([*words, "--out", "plain"]) == 0
