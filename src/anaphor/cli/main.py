@@ -299,5 +299,6 @@ def overview() -> str:
         "Values that begin with dashes: --prompt='--x', and texts after --, which ends the options.\n"
         "Environment: ANAPHOR_DATA (folder of data sets), ANAPHOR_CACHE (folder of caches),\n"
         "ANAPHOR_STATE (folder with the record of the data that runs were trained on here),\n"
+        "ANAPHOR_IN_MEMORY_BYTES (larger data are read from the disk; default 256 MiB),\n"
         "ANAPHOR_MAX_FILE_BYTES and ANAPHOR_NO_KERNELS (as the flags)."
     )

@@ -47,7 +47,7 @@ class LanguageData(DataSection):
     """Text and tokenizer."""
 
     data: str = "python-reference"
-    """Data set: a name, a folder with train, valid and test, or one text file."""
+    """Data set: a name, a folder with train, valid and test, one text or Parquet file, or a folder of `datasets`."""
     tokenizer: str = "word"
     """Tokenizer: word, treebank, character, byte or bpe."""
     vocabulary: int | None = None
