@@ -64,6 +64,7 @@ class Cell:
             "task": study.task,
             "spec": dataclasses.asdict(self.spec),
             "threads": threads,
+            "devices": study.devices,
             "measures": dict(study.measures),
             "longer": study.longer,
             "callbacks": study.callbacks,

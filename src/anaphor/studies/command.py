@@ -54,7 +54,7 @@ def execute_study(spec: StudySpec, folder: Path, options: Options, progress: Pro
     validate_data([spec.example_setting()] if settings is None else settings, spec.task)
     if not options.force:
         validate_sealed(spec, folder, options.threads)
-    with make_engine(options, spec.base["device"]) as engine:
+    with make_engine(options, spec) as engine:
         shown = progress(spec, settings, engine.slots)
         if options.worker:
             return run_worker(spec, folder, engine, shown, options)
@@ -110,7 +110,7 @@ def print_leaving(folder: Path, claims: Claims, options: Options) -> None:
         print(f"no cell of {folder} is left for this worker; {holder} reports when all are done")
 
 
-def make_engine(options: Options, device: str) -> Engine:
+def make_engine(options: Options, spec: StudySpec) -> Engine:
     look_up(ENGINES, options.engine, "engine")
     if options.address is not None and options.engine != "ray":
         raise ConfigError(f"address={options.address} has no effect without --engine ray")
@@ -118,7 +118,8 @@ def make_engine(options: Options, device: str) -> Engine:
         raise ConfigError(f"workers={options.workers} has no effect with --engine ray: use --per-device and --threads")
     return build_engine(
         options.engine,
-        device=device,
+        device=spec.base["device"],
+        devices_per_job=spec.devices,
         per_device=options.per_device,
         threads=options.threads,
         slots=options.workers,
@@ -138,7 +139,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
             validate_sealed(spec, folder, options.threads)
         except AnaphorError as error:  # nothing is written, so that a folder in the way is worth a warning only
             print(f"anaphor: {error}", file=sys.stderr)
-    with make_engine(options, spec.base["device"]) as engine:
+    with make_engine(options, spec) as engine:
         slots = engine.slots
     rows: list[dict[str, Any]] = []
     left: list[tuple[float, float]] = []

@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Self
 
-from anaphor.errors import ConfigError
+from anaphor.errors import ConfigError, count_noun
 from anaphor.files import open_file
 from anaphor.studies.cell import OUTPUT
 
@@ -72,17 +72,28 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Processes of this machine: `per_device` on each GPU, or one for every `threads` cores.
+    """Jobs of this machine: `per_device` on each GPU, or on those that each needs, or one for every `threads` cores.
 
     Every job has a process of its own. On a GPU the process of the next job is started while the one before works, so
     that it has loaded its libraries when it gets its job. It holds memory of the GPU, so that no more of them wait than
     there are jobs left for them.
     """
 
-    def __init__(self, *, devices: Sequence[str] = (), per_device: int = 1, threads: int = 1, slots: int | None = None):
+    def __init__(
+        self,
+        *,
+        devices: Sequence[str] = (),
+        per_device: int = 1,
+        threads: int = 1,
+        processes: int = 1,
+        slots: int | None = None,
+    ) -> None:
+        """`devices` has the GPUs of each job, as CUDA_VISIBLE_DEVICES has them, which has so many `processes`."""
         if per_device < 1 or (slots is not None and slots < 1):
             raise ConfigError(f"per_device={per_device}, workers={slots}: both must be at least 1")
-        default = len(devices) * per_device if devices else max(1, len(os.sched_getaffinity(0)) // threads)
+        default = (
+            len(devices) * per_device if devices else max(1, len(os.sched_getaffinity(0)) // (threads * processes))
+        )
         self.slots = default if slots is None else slots
         self._pool = ThreadPoolExecutor(self.slots)
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -180,7 +191,15 @@ class RayEngine(Engine):
     On every node the study's folder and the data must have the same paths, and Anaphor must be installed.
     """
 
-    def __init__(self, *, address: str | None = None, gpus: bool = False, per_device: int = 1, threads: int = 1):
+    def __init__(
+        self,
+        *,
+        address: str | None = None,
+        gpus: bool = False,
+        per_device: int = 1,
+        threads: int = 1,
+        devices_per_job: int = 1,
+    ) -> None:
         try:
             ray: Any = import_module("ray")
         except ImportError:
@@ -195,11 +214,12 @@ class RayEngine(Engine):
         except ConnectionError as error:
             self._contexts.close()
             raise ConfigError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
-        resources = {"num_cpus": threads, "num_gpus": 1 / per_device if gpus else 0}
+        of_gpus = devices_per_job if devices_per_job > 1 else 1 / per_device  # Ray divides one GPU only
+        resources = {"num_cpus": threads * devices_per_job, "num_gpus": of_gpus if gpus else 0}
         # A Ray worker that dies takes the process of its cell with it; Ray restarts both.
         self._task = ray.remote(max_retries=5, **resources)(run_job)
         available = ray.cluster_resources()
-        slots = available.get("GPU", 0) * per_device if gpus else available.get("CPU", 1) // threads
+        slots = available.get("GPU", 0) / of_gpus if gpus else available.get("CPU", 1) // resources["num_cpus"]
         self.slots = max(1, int(slots))
 
     def submit(self, job: Job) -> Future[JobResult]:
@@ -295,12 +315,17 @@ def visible_gpus() -> list[str]:
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
-def build_engine(name: str, *, device: str, **options: Any) -> Engine:
-    """An engine by name, for runs on that device."""
-    devices = [] if device == "cpu" else visible_gpus()
+def build_engine(name: str, *, device: str, devices_per_job: int = 1, **options: Any) -> Engine:
+    """An engine by name, for runs on that device, or on several."""
+    gpus = [] if device == "cpu" else visible_gpus()
+    if 0 < len(gpus) < devices_per_job:
+        raise ConfigError(f"devices={devices_per_job}: there are only {count_noun(len(gpus), 'GPU')} here")
     if name == "ray":
         options.pop("slots", None)
-        return RayEngine(gpus=bool(devices), **options)
+        return RayEngine(gpus=bool(gpus), devices_per_job=devices_per_job, **options)
+    places = range(len(gpus) // devices_per_job)
+    devices = [",".join(gpus[place * devices_per_job : (place + 1) * devices_per_job]) for place in places]
+    options["processes"] = devices_per_job
     options.pop("address", None)
     return LocalEngine(devices=devices, **options)
 

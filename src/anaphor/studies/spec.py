@@ -102,6 +102,8 @@ class StudySpec:
     """What is measured besides the validation result: options of the task, which are keys of a study file."""
     callbacks: tuple[str, ...] = ()
     """Called in every run, as "FILE.py:Class"; none of them changes training."""
+    devices: int = 1
+    """GPUs that each run trains on, or processes on a CPU; `torchrun` starts them. Losses depend on it by rounding."""
     prune: bool = False
     """Whether settings that are worse than the median of the others at the same step are stopped early."""
 
@@ -125,7 +127,7 @@ class StudySpec:
         self._refuse_seed()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={list(self.seeds)}: give at least one seed, without duplicates")
-        check_at_least(1, trials=self.trials)
+        check_at_least(1, trials=self.trials, devices=self.devices)
         self._check_parameters()
         self._check_tuning()
         self._check_match()
@@ -410,6 +412,7 @@ class StudySpec:
             **({"match": dict(self.match)} if self.match else {}),
             **({"report": list(self.report)} if self.report else {}),
             **self.measures,
+            **({} if self.devices == 1 else {"devices": self.devices}),
             "prune": self.prune,
         }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -27,11 +28,13 @@ from anaphor.plain_values import replace_nonfinite
 from anaphor.registry import TASKS, import_object
 from anaphor.studies.cell import JOB, MEASURES, OUTPUT, STOP, TEST, digest_of_test, is_damaged, read_json
 from anaphor.training import checkpoint
+from anaphor.training.launch import read_launch
 from anaphor.training.load import load_run
 from anaphor.training.loop import train_run
 from anaphor.training.options import TrainOptions
 from anaphor.training.run_folder import RunFolder
 
+EXIT_CODE = "exit-code"  # of the first of several processes: torchrun has one of its own
 SAVE_MINUTES = 1.0  # between checkpoints that can be resumed: they are several times as large as the weights
 TIMEOUT = 30.0  # seconds to wait for another worker that is about to leave the folder
 
@@ -43,12 +46,19 @@ def main(argv: list[str]) -> int:
     action, folder = argv[0], Path(argv[1])
     run = look_up({"train": train, "test": test}, action, "action")
     job = json.loads((folder / JOB).read_bytes())
+    if action == "train" and job.get("devices", 1) > 1:
+        if read_launch().ranks == 1:
+            return train_on_devices(folder, job["devices"])
+        write_output(folder, os.O_APPEND)
     watch_for_stop(folder)
     try:
         for path, digest in job["imports"].items():
             if import_file(path).sha256 != digest:
                 raise ConfigError(f"{path} has changed since the study started: run the study again")
-        return run(folder, job)
+        code = run(folder, job)
+        if read_launch().ranks > 1 and read_launch().is_first:
+            replace_file(folder / EXIT_CODE, str(code).encode())
+        return code
     except AnaphorError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the last line of the output is the reason of a failure)
         return error.exit_code
@@ -72,20 +82,40 @@ def wait_for_job() -> list[str]:
             return []
         line += read
     argv: list[str] = json.loads(line)
-    output = open_file(Path(argv[1]) / OUTPUT)
+    write_output(Path(argv[1]), os.O_TRUNC)
+    return argv
+
+
+def write_output(folder: Path, mode: int) -> None:
+    """Print to the file of the cell from now on; several processes do so."""
+    output = open_file(folder / OUTPUT, os.O_WRONLY | mode)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
-    return argv
+
+
+def train_on_devices(folder: Path, devices: int) -> int:
+    """Train a cell in several processes, which torchrun starts. They read the same standard input as this one, by whose
+    end they know that the study is gone; what torchrun itself prints is left out."""
+    delete(folder / EXIT_CODE)
+    python = [sys.executable, "-P", "-m"]
+    launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", "--no-python"]
+    command = [*python, *launch, *python, "anaphor.studies.worker", "train", str(folder)]
+    environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, check=False)
+    if code.returncode == 0:
+        return 0
+    return int((folder / EXIT_CODE).read_text() if (folder / EXIT_CODE).exists() else 1)
 
 
 def train(folder: Path, job: dict[str, Any]) -> int:
     torch.set_num_threads(job["threads"])
     spec = TASKS[job["task"]].run_spec(**job["spec"])
-    run_folder = RunFolder(folder)
-    wait_for_lock(run_folder)
-    if is_damaged(run_folder.result):
-        delete(run_folder.result)  # a run with such a file is not resumed
+    run_folder, is_first = RunFolder(folder), read_launch().is_first
+    if is_first:
+        wait_for_lock(run_folder)
+        if is_damaged(run_folder.result):
+            delete(run_folder.result)  # a run with such a file is not resumed
     if read_json(run_folder.result).get("status") != "finished":  # missing, interrupted or damaged
         options = TrainOptions(
             resume=run_folder.exists,
@@ -99,6 +129,8 @@ def train(folder: Path, job: dict[str, Any]) -> int:
         _, code = train_run(spec, folder, options=options)
         if code:
             return code
+    if not is_first:
+        return 0
     best = read_json(run_folder.result).get("best_step")
     if best is not None:  # all else was for a resume
         checkpoint.prune(run_folder.checkpoints, keep=0, also=[best])
