@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from peers import build, load, tokenizer_of
+from peers import build, build_decoder, load, tokenizer_of
 
 import anaphor
 from anaphor.cli.main import main
@@ -59,6 +59,49 @@ def test_a_converted_gpt2_generates_greedily_what_transformers_generates(gpt2, c
         for _ in range(12):
             ids = torch.cat((ids, peer(ids).logits[:, -1:].argmax(-1)), dim=1)
     assert ours == tokenizer.decode(ids[0, -12:]) + "\n"
+
+
+def test_a_table_of_embeddings_may_have_a_few_rows_without_a_token(tmp_path, answer_of, error_of):
+    size = len(tokenizer_of("gpt2"))
+    build_decoder("qwen2", vocab_size=size + 4, bos_token_id=0).float().save_pretrained(tmp_path / "peer")
+    tokenizer_of("gpt2").save_pretrained(tmp_path / "peer")
+    assert main(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "run")]) == 0
+    run = anaphor.load_run(tmp_path / "run")
+    assert len(run.tokenizer) == size + 4
+    assert run.tokenizer.tokens[-1] == f"<{size + 3}>"
+    (row,) = answer_of(["score", str(tmp_path / "run"), "The statement", "--json"])
+    assert row["loss"] > 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
+    before, after = (tmp_path / name / "model.safetensors" for name in ("peer", "exported"))
+    assert before.read_bytes() == after.read_bytes()
+    build_decoder("qwen2", vocab_size=2 * size, bos_token_id=0).float().save_pretrained(tmp_path / "peer")
+    line = error_of(["convert", str(tmp_path / "peer"), "--out", str(tmp_path / "other")])
+    assert "has 400 tokens, but the model has a vocabulary of 800" in line
+
+
+def test_generation_stops_at_the_tokens_that_end_a_text(tmp_path, answer_of, capsys):
+    folder = save(tmp_path / "peer", "gpt2", "gpt2")
+    assert main(["convert", str(folder), "--out", str(tmp_path / "plain")]) == 0
+    words = ["--prompt", "The", "--tokens", "12", "--temperature", "0"]
+    whole = answer_of(["generate", str(tmp_path / "plain"), *words, "--json"])["tokens"]
+    # Any token may be an end: here the one that is generated in the fourth place.
+    end = whole[3]
+    place = whole.index(end)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, 10**9, "x"]}))
+    assert main(["convert", str(folder), "--out", str(tmp_path / "run")]) == 0
+    run = anaphor.load_run(tmp_path / "run")
+    assert run.tokenizer.ends == (end,)
+    assert answer_of(["generate", str(tmp_path / "run"), *words, "--json"])["tokens"] == whole[:place]
+    several = answer_of(["generate", str(tmp_path / "run"), *words, "--samples", "2", "--json"])["samples"]
+    assert [one["tokens"] for one in several] == [whole[:place]] * 2
+    assert run.generate("The", tokens=12, temperature=0) == run.tokenizer.decode(whole[:place])
+    prompt = run.tokenizer.decode([*run.encode("The")[0, 1:].tolist(), *whole[:place]])
+    capsys.readouterr()
+    assert main(["generate", str(tmp_path / "run"), "--prompt", prompt, "--tokens", "3", "--temperature", "0"]) == 0
+    if run.encode(prompt)[0, 1:].tolist() == [*run.encode("The")[0, 1:].tolist(), *whole[:place]]:
+        assert "nothing was generated: the first token was one that ends a text" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
+    assert json.loads((tmp_path / "exported" / "config.json").read_text())["eos_token_id"] == end
 
 
 def test_look_and_python_take_a_converted_gpt2(gpt2, tmp_path):

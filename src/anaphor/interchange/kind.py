@@ -154,6 +154,7 @@ def stack_misfit(spec: BackboneSpec, *, norm: str, mask: str, free: Collection[s
         "qk_norm": (mixer.qk_norm or "none", "none"),
         "residual": (spec.residual, True),
         "score": (mixer.score, "scaled-dot"),
+        "softcap": (mixer.softcap, None),
         "normalize": (mixer.normalize, "softmax"),
         "merge": (mixer.merge, "concatenate"),
         "combine": (mixer.combine, "context"),
