@@ -261,13 +261,9 @@ class MultiHead(Mixer):
     def _attend_fused(
         self, factors: tuple[Tensor, Tensor, float], v: Tensor, visibility: Visibility, bias: Tensor | None
     ) -> Tensor:
-        a, b, scale = factors
-        dropout, is_grouped = self.spec.dropout if self.training else 0.0, self.kv_heads < self.heads
+        a, b, _ = factors
         if visibility.allowed is None and (bias is None or not visibility.is_causal):
-            return F.scaled_dot_product_attention(
-                a, b, v, attn_mask=bias, dropout_p=dropout, scale=scale, is_causal=visibility.is_causal,
-                enable_gqa=is_grouped,
-            )  # fmt: skip
+            return self._run_kernel(factors, v, bias, is_causal=visibility.is_causal)
         mask = allowed = visibility.to_mask(a, b)
         masked_rows = ~allowed.any(-1, keepdim=True) if visibility.has_fully_masked_rows else None  # [B, 1, T, 1]
         if masked_rows is not None:
@@ -276,7 +272,17 @@ class MultiHead(Mixer):
             mask = bias.masked_fill(~mask, -torch.inf)
         elif masked_rows is None:
             mask = visibility.to_additive(a.dtype)
-        context = F.scaled_dot_product_attention(
-            a, b, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=is_grouped
-        )
+        context = self._run_kernel(factors, v, mask)
         return context if masked_rows is None else context.masked_fill(masked_rows, 0)
+
+    def _run_kernel(
+        self, factors: tuple[Tensor, Tensor, float], v: Tensor, mask: Tensor | None, *, is_causal: bool = False
+    ) -> Tensor:
+        """Torch's fused attention. `mask` is added to the scores, or has True where a query attends to a key."""
+        a, b, scale = factors
+        if mask is not None and a.is_cuda:  # there the kernel that takes a mask wants as many keys as queries
+            b, v = self.for_each_query_head(b), self.for_each_query_head(v)
+        dropout = self.spec.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(
+            a, b, v, mask, dropout, is_causal, scale=scale, enable_gqa=b.shape[1] < a.shape[1]
+        )
