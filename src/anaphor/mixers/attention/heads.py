@@ -284,5 +284,6 @@ class MultiHead(Mixer):
             b, v = self.for_each_query_head(b), self.for_each_query_head(v)
         dropout = self.spec.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(
-            a, b, v, mask, dropout, is_causal, scale=scale, enable_gqa=b.shape[1] < a.shape[1]
-        )
+            a, b, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale,
+            enable_gqa=b.shape[1] < a.shape[1],
+        )  # fmt: skip
