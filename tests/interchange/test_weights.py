@@ -254,6 +254,52 @@ def test_other_rotary_positions_are_refused(tmp_path, rotary, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("options", [
+    {"parallel_residual": "two-norms"},
+    {"partial_rotary_factor": 0.5, "rope_theta": 500.0},
+    {"parallel_residual": "two-norms", "partial_rotary_factor": 0.5},
+], ids=str)  # fmt: skip
+def test_parallel_residuals_and_parts_of_heads_are_those_of_gpt_neox(tmp_path, options):
+    spec = preset("gpt2", vocabulary=30, width=16, layers=2, heads=4, position="rotary", **options)
+    built = spec.build().double().eval()
+    write_pretrained(Pretrained(built), tmp_path)
+    tokens = torch.randint(0, 30, (2, 20))
+    close(load(tmp_path)(tokens).logits, built(tokens)[0], 1e-5)  # angles are computed in single precision there
+    again = read_pretrained(tmp_path, dtype=torch.float64).model
+    assert torch.equal(again(tokens)[0], built(tokens)[0])
+    assert {name: getattr(again.spec, name) for name in options} == options
+
+
+LLAMA_BLOCKS = {"norm_kind": "rmsnorm", "activation": "swiglu", "feedforward_bias": False, "bias": False, "kv_heads": 1}
+
+
+@pytest.mark.parametrize(("options", "reason"), [
+    ({"kv_heads": 1}, "kv_heads is 1"),
+    ({"out_bias": False}, "out_bias is False"),
+    ({"qk_norm": "rmsnorm"}, "qk_norm is 'rmsnorm'"),
+    ({"softcap": 5.0}, "softcap is 5.0"),
+    ({"normalize": "softmax-sink"}, "normalize is 'softmax-sink'"),
+    ({"norm_kind": "rmsnorm"}, "its activation is 'gelu-tanh', and the stock class has 'swiglu'"),
+    ({**LLAMA_BLOCKS, "softcap": 5.0}, "softcap is 5.0"),
+    ({**LLAMA_BLOCKS, "normalize": "softmax-sink"}, "normalize is 'softmax-sink'"),
+    ({**LLAMA_BLOCKS, "parallel_residual": "two-norms"}, "parallel_residual is 'two-norms'"),
+    ({**LLAMA_BLOCKS, "qk_norm": "layernorm"}, "qk_norm is 'layernorm'"),
+    ({**LLAMA_BLOCKS, "window": 4}, "window is 4"),
+    ({"activation": "geglu"}, "activation of its feed-forward networks is 'geglu'"),
+    ({"feedforward_bias": False}, "feedforward_bias is False"),
+    ({"parallel_residual": "one-norm"}, "its parallel residual has one norm|parallel_residual is 'one-norm'"),
+    ({"rope_scaling": "linear(2)"}, r"rope_scaling is 'linear\(2\)'"),
+    ({"layer_windows": (4, 0)}, r"its layers differ: layer_windows=\(4, 0\)"),
+    ({"layer_positions": ("rotary", "none")}, r"its layers differ: layer_positions=\('rotary', 'none'\)"),
+    ({"short_conv": 3}, "short_conv is 3"),
+], ids=str)  # fmt: skip
+def test_parts_without_a_stock_class_are_refused(tmp_path, options, reason):
+    spec = preset("gpt2", vocabulary=9, width=8, layers=2, heads=2, position="rotary", **options)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        write_pretrained(Pretrained(spec.build()), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
 def test_token_ids_outside_the_vocabulary_are_warned_about(folders, tmp_path):
     found = read_pretrained(edited(folders, tmp_path, "gpt2", bos_token_id=50256))
     assert [line.split(": ")[1] for line in found.warnings] == [

@@ -140,16 +140,10 @@ class GPTNeoX(Decoder):
     own_head = "embed_out.weight"
 
     def spec(self, config: Config, source: Source) -> LanguageModelSpec:
-        config.require("use_parallel_residual", False, default=True)
         config.require("attention_bias", True, default=True)
         values = Config({**config, **self._rotary(config)}, config.file)
         share = values.number("partial_rotary_factor", "rotary_pct", default=0.25)
         base = values.number("rope_theta", "rotary_emb_base", default=10000.0)
-        if (share, base) != (1.0, 10000.0):
-            raise DataError(
-                f"{config.file}: rotary positions of {share:g} of each head with base {base:g} cannot be converted; "
-                f"only whole heads with base 10000 can"
-            )
         return LanguageModelSpec(
             vocabulary=config.integer("vocab_size"),
             width=config.integer("hidden_size"),
@@ -158,10 +152,19 @@ class GPTNeoX(Decoder):
             feedforward=config.integer("intermediate_size"),
             activation=config.translate("hidden_act", ACTIVATIONS, "gelu"),
             position="rotary",
+            rope_theta=None if base == 10000 else base,
+            partial_rotary_factor=None if share == 1 else share,
+            parallel_residual="none" if config.get("use_parallel_residual", True) is False else "two-norms",
             norm_eps=config.number("layer_norm_eps", default=1e-5),
             dropout=config.number("hidden_dropout", default=0.0),
             tied=config.get("tie_word_embeddings", False) is True,
         )
+
+    def misfit(self, model: nn.Module) -> str:
+        reason = self.decoder_misfit(model, free=("rope_theta", "partial_rotary_factor", "parallel_residual"))
+        if not reason and isinstance(model, LanguageModel) and model.spec.parallel_residual == "one-norm":
+            return "its parallel residual has one norm, and the stock class has two"
+        return reason
 
     def _rotary(self, config: Config) -> Mapping[str, Any]:
         """What a configuration says of rotary positions alone, if it has such a part. Scaled angles are refused."""
@@ -208,7 +211,11 @@ class GPTNeoX(Decoder):
             "attention_dropout": spec.dropout,
             "layer_norm_eps": spec.norm_eps,
             "max_position_embeddings": FIXED_POSITIONS,
-            "use_parallel_residual": False,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+            "use_parallel_residual": spec.parallel_residual == "two-norms",
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": spec.rope_theta or 10000.0,
+                "partial_rotary_factor": spec.partial_rotary_factor or 1.0,
+            },
             "tie_word_embeddings": spec.tied,
         }
