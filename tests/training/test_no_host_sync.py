@@ -43,6 +43,10 @@ RUNS = {
     "qrnn": dataclasses.replace(TEXT, model="qrnn", weight_drop=0.2, dropout_kind="locked", kernel_size=3),
     "transformer": dataclasses.replace(TEXT, model="transformer", carry=False),
     "memory": dataclasses.replace(TEXT, model="transformer-xl", memory=12),
+    "window": dataclasses.replace(TEXT, model="transformer", window=5, carry=True, kv_heads=2, softcap=3.0),
+    "llama": dataclasses.replace(
+        TEXT, model="transformer", position="rotary", qk_norm="rmsnorm", norm_kind="rmsnorm", activation="swiglu"
+    ),
     "linear": dataclasses.replace(TEXT, model="linear"),
     "delta": dataclasses.replace(TEXT, model="delta", num_householder=2),
     "gated-delta": dataclasses.replace(TEXT, model="gated-delta", channel_decay=True, layers=1),
@@ -65,7 +69,7 @@ if has_shelf("extras"):
     RUNS["rdrop"] = TASKS["translate"].run_spec(**vars(RUNS["mixed"]), rdrop=5.0)
 
 
-@pytest.mark.parametrize("name", [*RUNS, "padded", "padded qrnn"])
+@pytest.mark.parametrize("name", [*RUNS, "padded", "padded qrnn", "padded window"])
 def test_the_loss_and_its_gradient_read_no_value(name, monkeypatch, tmp_path):
     # As on a GPU: tokens and lengths are on the device, so they are not checked, and nothing is packed.
     monkeypatch.setattr(base, "check_lengths", lambda lengths, rows, count: None)
@@ -98,12 +102,24 @@ def test_clipping_and_the_report_of_a_step_read_no_value(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Decoding, partial(FixedDecoding, steps=8)])
-@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer", "mamba2", "rwkv7", "xlstm", "griffin"])
+@pytest.mark.parametrize("name", ["lstm", "qrnn", "transformer", "llama", "mamba2", "rwkv7", "xlstm", "griffin"])
 def test_a_greedy_step_of_decoding_reads_no_value(name, kind, monkeypatch):
     """Whether its logits are finite is known on the host when its tokens are."""
     monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
     monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
-    model = build_experiment(RUNS[name]).model.eval()
+    assert_greedy_steps_read_nothing(RUNS[name], kind)
+
+
+@pytest.mark.parametrize("name", ["window", "memory"])
+def test_a_step_with_slots_that_are_taken_again_reads_no_value(name, monkeypatch):
+    """Without them, rows of different lengths are trimmed by what is found in their slots."""
+    monkeypatch.setattr(TokenEmbedder, "check_tokens", lambda self, tokens: None)
+    monkeypatch.setattr(TokenEmbedder, "check_positions", lambda self, span, fresh: None)
+    assert_greedy_steps_read_nothing(RUNS[name], partial(FixedDecoding, steps=8))
+
+
+def assert_greedy_steps_read_nothing(run, kind):
+    model = build_experiment(run).model.eval()
     with torch.inference_mode():
         decoding = kind(model, prefill_padded(model, [[1, 2], [3]])[1])
         with NoReads():
@@ -113,7 +129,10 @@ def test_a_greedy_step_of_decoding_reads_no_value(name, kind, monkeypatch):
 
 
 def padded_run(folder, name):
-    model = "qrnn" if name.endswith("qrnn") else "lstm"
+    model = {"padded qrnn": "qrnn", "padded window": "transformer"}.get(name, "lstm")
+    window = {"window": 5} if model == "transformer" else {}
     dialogues = [f"A: {'well ' * size}said.\nB: thanks." for size in range(1, 25)]
     (folder / "dialogues.txt").write_text("\n\n".join(dialogues), encoding="utf-8")
-    return dataclasses.replace(TEXT, data=str(folder / "dialogues.txt"), batching="padded", model=model, layers=2)
+    return dataclasses.replace(
+        TEXT, data=str(folder / "dialogues.txt"), batching="padded", model=model, layers=2, **window
+    )

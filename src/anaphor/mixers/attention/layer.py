@@ -277,6 +277,9 @@ class Attention(MultiHead):
             return cache
         if positions is None:
             return KVCache(cache.keys_values.keep_last(keep), positions=None)
+        if torch.is_grad_enabled() and self.spec.memory is None:
+            # To read which slots are used would wait for the device, and padded examples of training end here.
+            return cache
         slots, kept = span.once(f"last {keep}", positions, lambda: _last_slots(positions, keep, span))
         return KVCache(cache.keys_values.select(slots), kept)
 
