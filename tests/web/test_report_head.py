@@ -34,7 +34,7 @@ def compared(first, second, difference, low, high):
 )  # fmt: skip
 def test_the_winner_is_named_with_the_interval_of_its_lead(comparison, said):
     rows = [row("a", 2.5), row("b", 2.0), row("c", 3.0)]
-    sentence = f"b is the best of 3 runs, with a loss of 2.0000 on validation; a follows with 2.5000{said}."
+    sentence = f"b is the best of 3 runs, with a loss of 2.000 on validation; a follows with 2.500{said}."
     assert describe_winner(rows, comparison) == sentence
 
 
@@ -44,14 +44,14 @@ def test_a_larger_accuracy_wins():
 
 
 def test_one_run_has_its_value():
-    assert describe_winner([row("a", 2.5)], None) == "a has a loss of 2.5000 on validation."
+    assert describe_winner([row("a", 2.5)], None) == "a has a loss of 2.500 on validation."
 
 
 def test_runs_on_other_data_are_not_compared():
     rows = [row("a", 2.5), row("b", 2.0, settings={"data": "other"})]
     assert describe_winners(rows, None) == [
-        "a has a loss of 2.5000 on validation.",
-        "b has a loss of 2.0000 on validation.",
+        "a has a loss of 2.500 on validation.",
+        "b has a loss of 2.000 on validation.",
     ]
 
 
@@ -85,6 +85,6 @@ def test_the_best_two_settings_of_a_study_are_shown_with_their_intervals():
     found = describe_study(study)
     assert found["findings"] == ["Wider is better."]
     assert [(one["setting"], one["value"], one["interval"]) for one in found["best"]] == [
-        ("width=16", "2.00", "1.90 to 2.10"),
-        ("width=64", "2.50", ""),
+        ("width=16", "2.000", "1.900 to 2.100"),
+        ("width=64", "2.500", ""),
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from anaphor.draw import COLORS, curves
 from anaphor.errors import count_noun
-from anaphor.metrics.labels import Label, label_column
+from anaphor.metrics.labels import Label, format_value, label_column
 
 Row = Mapping[str, Any]
 
@@ -73,13 +73,13 @@ def describe_winner(group: Sequence[Row], comparison: Row | None) -> str:
     first, *others = rank(group)
     metric = find_metric(first)
     article = "an" if metric.text[:1].lower() in "aeiou" else "a"
-    value = f"{article} {metric.text} of {format_value(first, first['best'])} on validation"
+    value = f"{article} {metric.text} of {format_value(first['best'])} on validation"
     same = [row for row in others if row["metric"] == first["metric"]]
     if not same:
         return f"{first['run']} has {value}."
     sentence = f"{first['run']} is the best of {count_noun(1 + len(same), 'run')}, with {value}"
     interval = describe_interval(first, same[0], comparison)
-    return f"{sentence}; {same[0]['run']} follows with {format_value(same[0], same[0]['best'])}{interval}."
+    return f"{sentence}; {same[0]['run']} follows with {format_value(same[0]['best'])}{interval}."
 
 
 def describe_interval(first: Row, second: Row, comparison: Row | None) -> str:
@@ -111,11 +111,6 @@ def find_metric(row: Row) -> Label:
     """The label of the metric that selects the checkpoint of a run."""
     known = {one["name"]: Label(one["label"], one["unit"]) for one in row["metrics"]}
     return known.get(row["metric"], Label(str(row["metric"])))
-
-
-def format_value(row: Row, value: float) -> str:
-    digits = next((one["digits"] for one in row["metrics"] if one["name"] == row["metric"]), 4)
-    return f"{value:.{digits}f}"
 
 
 def draw_group(group: Sequence[Row], curves_of: Mapping[str, Row]) -> list[dict[str, str]]:
@@ -155,10 +150,8 @@ def describe_study(study: Row) -> dict[str, Any]:
         "best": [
             {
                 "setting": ", ".join(f"{name}={value}" for name, value in one["parameters"].items()) or "all",
-                "value": f"{one['mean']:.{study['digits']}f}",
-                "interval": ""
-                if one["low"] is None
-                else f"{one['low']:.{study['digits']}f} to {one['high']:.{study['digits']}f}",
+                "value": format_value(one["mean"]),
+                "interval": "" if one["low"] is None else f"{format_value(one['low'])} to {format_value(one['high'])}",
                 "seeds": len(one["seeds"]),
             }
             for one in ranked[:2]
