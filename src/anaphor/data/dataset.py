@@ -121,14 +121,9 @@ class Dataset(ABC):
         values: list[tuple[Any, ...]] = []
         lines: list[int] = []
         for number, row in enumerate(zip(*columns, strict=True), 1 + self.line_offset(split)):
-            cells = tuple(cell.strip() for cell in row)
-            if all(cells):
+            if cells := check_row(row, number, where):
                 values.append(cells)
                 lines.append(number)
-            elif any(cells):
-                empty = where[cells.index("")]
-                full = next(part for part, cell in zip(where, cells, strict=True) if cell)
-                raise DataError(f"line {number} of {empty} is empty, but line {number} of {full} is not")
         if not values:
             raise DataError(f"{' and '.join(where)} hold no sentences")
         digest = combine_digests([hashlib.sha256(raw).hexdigest() for raw in raws])
@@ -391,10 +386,26 @@ def check_line_counts(where: Sequence[str], columns: Sequence[Sequence[str]]) ->
     """Raise where columns cannot be aligned."""
     for name, column in zip(where, columns, strict=True):
         if len(column) != len(columns[0]):
-            raise DataError(
-                f"{where[0]} has {count_noun(len(columns[0]), 'line')} and {name} has {len(column):,}: "
-                "they must correspond line by line"
-            )
+            raise line_count_error(where[0], len(columns[0]), name, len(column))
+
+
+def line_count_error(first: str, lines: int, second: str, others: int) -> DataError:
+    """The error for two files that should have as many lines."""
+    return DataError(
+        f"{first} has {count_noun(lines, 'line')} and {second} has {others:,}: they must correspond line by line"
+    )
+
+
+def check_row(row: Sequence[str], number: int, where: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a line without the white space around them; () where all are empty, an error where some are."""
+    cells = tuple(cell.strip() for cell in row)
+    if all(cells):
+        return cells
+    if any(cells):
+        empty = where[cells.index("")]
+        full = next(part for part, cell in zip(where, cells, strict=True) if cell)
+        raise DataError(f"line {number} of {empty} is empty, but line {number} of {full} is not")
+    return ()
 
 
 def cut_points(raw: bytes | mmap.mmap, where: str) -> tuple[int, int]:
@@ -469,7 +480,8 @@ def count_overlap(
 def count_row_overlap(dataset: Dataset, trained: Iterable[tuple[Any, ...]], split: str = TEST) -> Overlap:
     """Rows of test that are among those trained on. It reads the test split, or the one that is given in its place."""
     test = Counter(dataset.rows(split).values)
-    return Overlap(test.total(), sum(test[row] for row in test.keys() & set(trained)))
+    shared = {row for row in trained if row in test}
+    return Overlap(test.total(), sum(test[row] for row in shared))
 
 
 def split_units(raw: bytes, separator: bytes) -> Iterator[bytes]:

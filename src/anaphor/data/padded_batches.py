@@ -13,7 +13,8 @@ from torch import Tensor
 
 from anaphor.data.batches import IGNORE_INDEX, B, Batch, Batches
 from anaphor.data.buckets import Buckets, Indices
-from anaphor.data.pairs import EncodedPairs
+from anaphor.data.pairs import EncodedPairs, EncodedSentences
+from anaphor.data.stored_pairs import StoredSentences
 from anaphor.data.stored_tokens import StoredTokens
 from anaphor.data.streamed_text import StoredExamples
 from anaphor.data.tokenizer import Ids
@@ -235,11 +236,14 @@ def batch_pairs(
         device: Where the batches are.
     """
     source, target = pairs.source, pairs.target
+    sizes = np.stack([target.sizes + 1, source.sizes], 1)
+    buckets = Buckets(sizes=sizes, rows=rows, max_tokens=max_tokens, pad_to=pad_to)
+    if isinstance(source, StoredSentences) or isinstance(target, StoredSentences):
+        inputs, sources = _stored_sequences(target, 1, device), _stored_sequences(source, 0, device)
+        return PaddedBatches(inputs, sources, pairs.indices, buckets, seed=seed, epoch=epoch, text_bytes=pairs.bytes)
     # A boundary before each target; the one before the next sentence ends it.
     boundary = target.tokenizer.boundary
     with_boundaries = np.insert(target.tokens, np.cumsum(target.sizes) - target.sizes, boundary)
-    sizes = np.stack([target.sizes + 1, source.sizes], 1)
-    buckets = Buckets(sizes=sizes, rows=rows, max_tokens=max_tokens, pad_to=pad_to)
     inputs, sources = (
         TokenSequences.build(tokens, np.cumsum(lengths) - lengths, lengths, pad, device)
         for tokens, lengths, pad in (
@@ -248,3 +252,13 @@ def batch_pairs(
         )
     )
     return PaddedBatches(inputs, sources, pairs.indices, buckets, seed=seed, epoch=epoch, text_bytes=pairs.bytes)
+
+
+def _stored_sequences(
+    sentences: EncodedSentences | StoredSentences, boundaries: int, device: torch.device | str
+) -> TokenSequences:
+    """Sentences on the disk, each with so many boundaries before it."""
+    assert isinstance(sentences, StoredSentences), "both sides of pairs are read in one way"
+    starts, sizes = torch.from_numpy(sentences.starts), torch.from_numpy(sentences.sizes + boundaries)
+    tokens = StoredTokens(sentences.tokens, device)
+    return TokenSequences(tokens, starts.to(device), sizes.to(device), sentences.tokenizer.pad)

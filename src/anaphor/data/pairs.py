@@ -16,6 +16,8 @@ from anaphor.data.bpe_dropout import SubwordSampler
 from anaphor.data.buckets import Indices
 from anaphor.data.corpus import Sentences, build_tokenizer, encode_split
 from anaphor.data.dataset import TRAIN, Dataset
+from anaphor.data.files import MEMORY_VARIABLE
+from anaphor.data.stored_pairs import ColumnText, StoredSentences, encode_stored_pairs, is_large_split
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 
@@ -50,6 +52,10 @@ class PairTokenizers:
 
 def build_pair_tokenizers(dataset: Dataset, kind: str, size: int | None = None, *, joint: bool) -> PairTokenizers:
     """Train one joint tokenizer on both columns of train, or one for each, with at most `size` tokens each."""
+    if is_large_split(dataset, TRAIN, kind):
+        each = [dataset.columns] if joint else [(column,) for column in dataset.columns]
+        trained = [build_tokenizer(ColumnText(dataset, columns), kind, size) for columns in each]
+        return PairTokenizers(trained[0], trained[-1])
     rows = dataset.rows(TRAIN)
     columns = list(zip(*rows.values, strict=True))
     if joint:
@@ -98,8 +104,8 @@ class EncodedSentences:
 class EncodedPairs:
     """One split of sentence pairs as token ids."""
 
-    source: EncodedSentences
-    target: EncodedSentences
+    source: EncodedSentences | StoredSentences
+    target: EncodedSentences | StoredSentences
     indices: Indices
     """[P]: index of each pair in the split."""
     lines: Indices
@@ -162,7 +168,7 @@ class EncodedPairs:
         fits = (self.target.sizes <= source) & (self.source.sizes <= target)
         # The last 2 keeps it apart from the generator of a PairSampler.
         chosen = fits & (np.random.default_rng((seed, epoch, 2)).random(len(self)) < 0.5)
-        sides = self.source, self.target
+        sides = _in_memory(self.source), _in_memory(self.target)
         swapped = [side.replace_where(chosen, other) for side, other in zip(sides, reversed(sides), strict=True)]
         return replace(self, source=swapped[0], target=swapped[1])
 
@@ -176,7 +182,7 @@ class PairSampler:
         """A sentence that would be longer than the limit of its side keeps its plain segmentation."""
         self.pairs, self.seed, self.limits = pairs, seed, {"source": source, "target": target}
         generator = self._generator(0)
-        self._samplers = {side: _sampler(getattr(pairs, side), dropout, generator) for side in self.limits}
+        self._samplers = {side: _sampler(_in_memory(getattr(pairs, side)), dropout, generator) for side in self.limits}
 
     def at_epoch(self, epoch: int) -> EncodedPairs:
         """The same pairs, segmented for an epoch from 0."""
@@ -191,6 +197,15 @@ class PairSampler:
         return np.random.default_rng((self.seed, number, 1))
 
 
+def _in_memory(sentences: EncodedSentences | StoredSentences) -> EncodedSentences:
+    if isinstance(sentences, StoredSentences):
+        raise ConfigError(
+            f"{sentences.where} is larger than memory, and pairs that change in every epoch must be in it: leave out "
+            f"--bpe-dropout and --bidirectional-epochs, or set {MEMORY_VARIABLE}"
+        )
+    return sentences
+
+
 def _sampler(sentences: EncodedSentences, dropout: float, generator: np.random.Generator) -> SubwordSampler:
     tokenizer = sentences.tokenizer
     if not isinstance(tokenizer, BPE):
@@ -201,6 +216,17 @@ def _sampler(sentences: EncodedSentences, dropout: float, generator: np.random.G
 
 def encode_pair_split(dataset: Dataset, split: str, tokenizers: PairTokenizers) -> EncodedPairs:
     """One split of sentence pairs as token ids. The second call for the same text and tokenizers reads the cache."""
+    if tokenizers.source.kind == tokenizers.target.kind and is_large_split(dataset, split, tokenizers.source.kind):
+        found = encode_stored_pairs(dataset, split, tokenizers.source, tokenizers.target)
+        return EncodedPairs(
+            found.source,
+            found.target,
+            indices=np.arange(len(found.lines)),
+            lines=found.lines,
+            target_bytes=found.target_bytes,
+            digest=found.digest,
+            blank=found.blank,
+        )
     rows = dataset.rows(split)
     sources, targets = zip(*rows.values, strict=True)
     lines = np.array(rows.lines)

@@ -45,6 +45,7 @@ def make_work(setup: Mapping[str, Any]) -> Work:
         "count": Count,
         "examples": EncodeExamples,
         "digests": Digests,
+        "pairs": EncodePairs,
     }
     return makers[setup["work"]](setup)
 
@@ -74,6 +75,40 @@ class EncodeExamples(Encode):
         tokens = np.concatenate(ids) if ids else np.empty(0, np.int64)
         counts = np.array([len(one) for one in ids], np.int64)
         return Answer([tokens.astype(self.kind), counts, np.array(sizes, np.int64)])
+
+
+class EncodePairs:
+    """The tokens of sentence pairs, which come as JSON: sources, targets with a boundary before and after each; sizes
+    and unknown tokens of both, the size of the targets as UTF-8 with their line ends, and the line numbers."""
+
+    def __init__(self, setup: Mapping[str, Any]) -> None:
+        self.tokenizers = [tokenizer_from_plain(plain) for plain in setup["tokenizers"]]
+        self.where = setup["where"]
+
+    def __call__(self, part: Part) -> Answer:
+        lines, rows, blank = json.loads(part.raw)
+        columns = list(zip(*rows, strict=True))
+        tokens, counts = [], []
+        for side, (texts, tokenizer, where) in enumerate(zip(columns, self.tokenizers, self.where, strict=True)):
+            ids = [tokenizer.encode_sentence(text) for text in texts]
+            for number, one in zip(lines, ids, strict=True):
+                _check_sentence(one, tokenizer, f"line {number} of {where}")
+            ends = np.array([tokenizer.boundary] if side else [], np.int32)
+            tokens.append(np.concatenate([part for one in ids for part in (ends, one, ends)]))
+            counts += [[len(one) for one in ids], [count_unknown(one, tokenizer) for one in ids]]
+        sizes = [len(text.encode()) + 1 for text in columns[1]]
+        kinds = [token_type(tokenizer) for tokenizer in self.tokenizers]
+        arrays = [one.astype(kind) for one, kind in zip(tokens, kinds, strict=True)]
+        numbers = [np.array(one, np.int64) for one in (*counts, sizes, lines)]
+        return Answer([*arrays, *numbers], {"blank": blank})
+
+
+def _check_sentence(ids: NDArray[Any], tokenizer: Tokenizer, where: str) -> None:
+    if not len(ids):
+        raise DataError(f"{where} holds no token")
+    if tokenizer.boundary in ids:
+        token = tokenizer.tokens[tokenizer.boundary]
+        raise DataError(f"{where} contains {token!r}, which marks the end of a sentence")
 
 
 class Count:

@@ -68,10 +68,10 @@ class Part:
     is_last: bool
     """Whether the text ends with it."""
 
-    def decode(self, where: str, offset: int = 0) -> str:
+    def decode(self, where: str, offset: int = 0, advice: str = ADVICE) -> str:
         """As text. `offset`: bytes of the same file before the text."""
         decode = decode_part if self.offset else decode_text
-        return decode(self.raw, where, offset + self.offset)
+        return decode(self.raw, where, offset + self.offset, advice)
 
 
 def split_parts(

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,7 +92,7 @@ def cross_attention(
         raise ConfigError(f"the target has {len(predicted):,} tokens{end}, but the limit is {model.max_positions:,}")
     encoded = encode_pairs([(source_text, "")], tokenizers)
     encoded.check_lengths(source=model.max_source_positions)
-    source_ids = torch.tensor([encoded.source.tokens.tolist()], device=device)
+    source_ids = torch.tensor([np.asarray(encoded.source.tokens).tolist()], device=device)
     input_ids = torch.tensor([[target.boundary, *predicted[:-1]]], device=device)
     with eval_mode(model), ExitStack() as stack:
         found = [stack.enter_context(recorded(model, tap)) for tap in taps]

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from anaphor.data.pairs import (
     encode_pair_split,
     encode_pairs,
 )
+from anaphor.data.stored_pairs import StoredSentences, StreamedPairs
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.alignment import Alignment
@@ -66,6 +69,12 @@ class PairSplit:
     pairs: EncodedPairs
     texts: Sequence[tuple[str, str]]
 
+    def kept_texts(self) -> Iterator[tuple[str, str]]:
+        """The texts of the pairs, without those that were left out."""
+        kept = np.zeros(len(self.texts), bool)
+        kept[self.pairs.indices] = True
+        return compress(self.texts, kept.tolist())
+
 
 class TranslationExperiment(Experiment):
     """A translation model with its sentence pairs and tokenizers."""
@@ -101,12 +110,14 @@ class TranslationExperiment(Experiment):
 
     def load_split(self, name: str) -> PairSplit:
         spec, pairs = self.spec, encode_pair_split(self.source, name, self.tokenizers)
+        is_stored = isinstance(pairs.target, StoredSentences)
+        texts = StreamedPairs(self.source, name, len(pairs)) if is_stored else self.source.rows(name).values
         if spec.max_examples is not None and (name == "train" or self.source.metadata.get("data") == "fit"):
             pairs = pairs.first(spec.max_examples)  # where valid repeats train, it repeats no more than was trained on
         if name == "train":
             pairs = pairs if spec.max_length is None else pairs.drop_longer(spec.max_length)
         pairs.check_lengths(source=self.model.max_source_positions, target=self.model.max_positions)
-        return PairSplit(self._batch(pairs), pairs, self.source.rows(name).values)
+        return PairSplit(self._batch(pairs), pairs, texts)
 
     def _batch(self, pairs: EncodedPairs, epoch: int = 0) -> PaddedBatches:
         spec = self.spec
@@ -180,7 +191,7 @@ class TranslationExperiment(Experiment):
     def _with_overlap(self, result: Result) -> Result:
         train = self.split("train")
         # The pairs it was trained on, without those left out.
-        found = count_row_overlap(self.source, [train.texts[index] for index in train.pairs.indices.tolist()])
+        found = count_row_overlap(self.source, train.kept_texts())
         return replace(result, details={**result.details, "overlap": found.to_plain("pairs")})
 
     def total(self, split: str) -> LossTotal:

@@ -122,7 +122,7 @@ def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLo
             losses[place[index]] = mean
     groups = {"length": Groups.by_count("Tokens of the source", pairs.source.sizes, LENGTHS)}
     if (unknown := experiment.tokenizers.source.unknown) is not None:
-        is_unknown = (pairs.source.tokens == unknown).astype(np.int32)
+        is_unknown = (np.asarray(pairs.source.tokens) == unknown).astype(np.int32)
         counts = np.add.reduceat(is_unknown, np.cumsum(pairs.source.sizes) - pairs.source.sizes)
         groups["unknown"] = Groups.by_count("Unknown tokens of the source", counts, UNKNOWNS)
     total = meter.read(pairs.bytes)
