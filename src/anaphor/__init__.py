@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # names for type checkers and editors; at run time they are l
     from anaphor.registry import register_stream_order as register_stream_order
     from anaphor.registry import register_task as register_task
     from anaphor.registry import register_tokenizer as register_tokenizer
+    from anaphor.registry import register_tracker as register_tracker
     from anaphor.registry import register_verb as register_verb
     from anaphor.studies import StudySpec as StudySpec
     from anaphor.studies import read_study as read_study
@@ -139,6 +140,7 @@ _PUBLIC = {
     "anaphor.training.load": ("Run",),
     "anaphor.registry": (
         "register_callback",
+        "register_tracker",
         "register_dataset",
         "register_embedder",
         "register_evaluation",

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     ImageRun: TypeAlias = Run[ImageClassifier, Any, ImageExperiment, ImageRunSpec]
     TextRun: TypeAlias = Run[TextEncoder, Tokenizer, ClassifyExperiment, ClassifyRunSpec]
 
-OPTIONS = ("resume", "force", "overwrite", "no_test", "tensorboard", "save_minutes", "threads")
+OPTIONS = ("resume", "force", "overwrite", "no_test", "tensorboard", "log", "save_minutes", "threads")
 """Flags of `anaphor train` that are no settings of a run."""
 
 
@@ -154,7 +154,7 @@ def train(
         callback: Called at every step and validation, in place of the bar.
         callbacks: Called beside the bar: objects, or "FILE.py:Class" as `--callback` has it.
         **flags: All other flags of `anaphor train TASK`: the settings of the task, and `resume`, `force`, `overwrite`,
-            `no_test`, `tensorboard`, `save_minutes` and `threads`.
+            `no_test`, `tensorboard`, `log`, `save_minutes` and `threads`.
 
     Returns:
         The finished run, loaded with its best weights. Where `minutes` end before it is scored, it has no `result`, and

@@ -24,7 +24,7 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def describe_exception(error: BaseException, place: str) -> str:
+def describe_exception(error: BaseException, place: str = "") -> str:
     """What a user's code raised, in one line; the place is where, or empty."""
     where = f" in {place}" if place else ""
     message = " ".join(str(error).split())[:300]

@@ -19,6 +19,10 @@ from pathlib import Path
 
 from anaphor.errors import DataError
 
+NO_LINK = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+"""Flags for opening a file that follow no link, do not wait for a pipe that nobody reads, and change no line end. Not
+every system has each of them."""
+
 
 def refuse_links(path: Path, within: Path) -> None:
     """Raise if `path`, or a folder between `within` and it, is a link."""
@@ -41,8 +45,7 @@ def _refuse_links_above(path: Path, within: Path | None) -> None:
 def open_file(path: Path, flags: int = os.O_WRONLY | os.O_TRUNC, *, within: Path | None = None) -> int:
     """A descriptor of a regular file to write to, which is created where there is none."""
     _refuse_links_above(path, within)
-    # O_NONBLOCK: a pipe that nobody reads is an error, and not waited for.
-    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_CREAT | NO_LINK
     try:
         handle = os.open(path, flags, 0o666)
     except OSError:
@@ -77,8 +80,27 @@ def rename(path: Path, target: Path, *, within: Path | None = None) -> None:
     path.rename(target)
 
 
+def read_at(handle: int, size: int, offset: int) -> bytes:
+    """Up to so many bytes of an open file from a place on."""
+    if hasattr(os, "pread"):
+        return os.pread(handle, size, offset)
+    os.lseek(handle, offset, os.SEEK_SET)  # Windows
+    return os.read(handle, size)
+
+
+def write_at(handle: int, content: bytes, offset: int) -> None:
+    """Write bytes into an open file at a place."""
+    if hasattr(os, "pwrite"):
+        os.pwrite(handle, content, offset)
+    else:
+        os.lseek(handle, offset, os.SEEK_SET)
+        os.write(handle, content)
+
+
 def sync(path: Path) -> None:
     """fsync a file, or a folder's list of names."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open folders, and writes their names by itself
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -110,7 +132,7 @@ def append_file(path: Path, content: bytes, *, within: Path | None = None) -> No
         before = os.fstat(handle).st_size
         try:
             with disk_space_checked(path, len(content)):
-                is_line_open = before and os.pread(handle, 1, before - 1) != b"\n"
+                is_line_open = before and read_at(handle, 1, before - 1) != b"\n"
                 _write_all(handle, b"\n" + content if is_line_open else content)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -135,11 +157,11 @@ def disk_space_checked(path: Path, needed: int) -> Iterator[None]:
 def describe_space(folder: Path, needed: int) -> str:
     """The bytes that are needed and those that are free; or that no more files fit, whatever is free."""
     try:
-        disk = os.statvfs(folder)
+        free = shutil.disk_usage(folder).free
+        disk = os.statvfs(folder) if hasattr(os, "statvfs") else None
     except OSError:
         return f"it needs {needed:,} bytes"
-    free = disk.f_bavail * disk.f_frsize
-    if disk.f_files and not disk.f_favail and free > needed:
+    if disk is not None and disk.f_files and not disk.f_favail and free > needed:
         return f"no inodes are free, so there is no room for another file, although {free:,} bytes are free"
     return f"it needs {needed:,} bytes, {free:,} are free"
 

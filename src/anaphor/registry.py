@@ -15,6 +15,7 @@ from contextvars import Context, ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,33 @@ EXTRAS = {table.kind: table for table in (EMBEDDERS, HEADS, LOSS_TERMS, STREAM_O
 """Parts that the settings of a run may ask for, each an `Extra`, by kind. A `TaskDefinition` names the kinds it
 takes."""
 EVALUATIONS = Registry("evaluation")
+
+
+@dataclass(frozen=True)
+class TrackerKind:
+    """A program that logs runs."""
+
+    package: str | None
+    """The package that it needs, as it is imported."""
+    make: str | Callable[..., Any]
+    """`make(run)`, or "module:function", begins to log a run, also one that is resumed."""
+
+    def refuse_missing(self, name: str) -> None:
+        """Raise before training if the package is not installed."""
+        if self.package is not None and find_spec(self.package) is None:
+            extra = f"'anaphor[{name}]'" if TRACKERS.is_builtin(name) else self.package
+            raise ConfigError(f"--log {name} needs a package that is not installed: pip install {extra}")
+
+
+TRACKERS = Registry(
+    "tracker",
+    {
+        "tensorboard": TrackerKind("tensorboardX", "anaphor.training.trackers.tensorboard:open_events"),
+        "wandb": TrackerKind("wandb", "anaphor.training.trackers.wandb:WandbTracker"),
+        "trackio": TrackerKind("trackio", "anaphor.training.trackers.trackio:TrackioTracker"),
+        "mlflow": TrackerKind("mlflow", "anaphor.training.trackers.mlflow:MlflowTracker"),
+    },
+)
 """What `evaluate` shows beside the score of a run, each an `Extra`: its settings are flags of `evaluate`."""
 SERVICES = Registry("service")
 """What shelves do for the core: `read-pretrained` reads a `Pretrained` from a folder of another library, `show-run`
@@ -486,6 +514,18 @@ def register_callback(
         tasks: Names of the tasks whose runs may have it; None: all tasks.
     """
     _add_extra(CALLBACKS, name, make, settings, tasks)
+
+
+def register_tracker(name: str, make: str | Callable[..., Any], package: str | None = None) -> None:
+    """Add a program that logs runs, for `--log NAME`.
+
+    Args:
+        name: What `--log` calls it.
+        make: `make(run)` begins to log an `anaphor.training.trackers.TrackedRun` and returns a `Tracker`; a string
+            "module:function" is imported then.
+        package: The package that it needs, as it is imported; a run without it is refused before training.
+    """
+    TRACKERS.add(name, TrackerKind(package, make))
 
 
 def _add_extra(table: Registry, name: str, make: Any, settings: type | None, tasks: Sequence[str] | None) -> None:

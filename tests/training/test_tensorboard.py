@@ -1,6 +1,5 @@
 """TensorBoard events: every point once, whatever killed the run; read as TensorBoard reads them."""
 
-import importlib.util
 import re
 import signal
 import struct
@@ -14,7 +13,8 @@ from anaphor.progress_listener import Cancelled
 from anaphor.tasks.lm import LanguageRunSpec
 from anaphor.tasks.lm.experiment import StreamExperiment
 from anaphor.training import loop
-from anaphor.training.tensorboard import TensorBoard, require_tensorboard
+from anaphor.training.trackers import check_trackers
+from anaphor.training.trackers.tensorboard import TensorBoard
 
 METRICS = ("loss", "perplexity")
 LINE = {"train_loss": 2.5, "lr": 0.125, "valid": {"loss": 2.0, "perplexity": 7.5, "signature": "bptt:35"}}
@@ -178,9 +178,9 @@ def test_without_the_flag_there_are_none_and_overwriting_deletes_those_of_the_ru
 
 
 def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch, error_of):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("anaphor.registry.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'anaphor\[tensorboard\]'"):
-        require_tensorboard()
+        check_trackers(["tensorboard"])
     line = error_of(["train", "lm", "--data", "grammar", "--tensorboard", "--out", str(tmp_path / "run")])
     assert "anaphor[tensorboard]" in line
     assert not (tmp_path / "run" / "spec.yaml").exists()

@@ -64,7 +64,9 @@ class TrainFlags:
     no_kernels: bool = False
     """Run readable code in place of kernels written by hand for speed."""
     tensorboard: bool = False
-    """Write TensorBoard events into the run's folder."""
+    """Write TensorBoard events into the run's folder, as --log tensorboard does."""
+    log: tuple[str, ...] = ()
+    """Log the run with trackers: tensorboard, wandb, trackio or mlflow."""
     dry_run: bool = False
     """Build everything, print what would be trained, and stop."""
     json: bool = False
@@ -153,6 +155,7 @@ def train_options(
         overwrite=flags.overwrite,
         test=not flags.no_test,
         tensorboard=flags.tensorboard,
+        log=flags.log,
         save_minutes=flags.save_minutes,
         threads=flags.threads,
         start=start,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anaphor.errors import DataError
+from anaphor.file_locks import wait_for_lock
 from anaphor.user_paths import user_path
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
@@ -66,7 +66,7 @@ def lock_cache(target: Path) -> Iterator[None]:
     path = target.with_name(f"{target.name}.lock")
     while True:
         with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            wait_for_lock(handle.fileno())
             # If the last holder has just deleted the file, there could be locks on two files of one name.
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
                 continue

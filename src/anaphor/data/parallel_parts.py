@@ -15,15 +15,11 @@ from typing import Any, BinaryIO, cast
 
 from anaphor.data.part_worker import Answer, make_work, read_answer, write_message, write_part
 from anaphor.data.text import Part
+from anaphor.processor import count_cores
 
 MAX_WORKERS = 16
 # -P: `-m` alone would put the current folder on the path, and execute a numpy.py that lies there.
 COMMAND = (sys.executable, "-P", "-m", "anaphor.data.part_worker")
-
-
-def count_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_parts(

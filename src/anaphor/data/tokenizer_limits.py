@@ -33,9 +33,14 @@ SECONDS, CHARACTERS_PER_SECOND = 10.0, 20_000
 
 # A limit of memory for the process would have to know how much a thread of the library reserves.
 _PROBE = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, (%d, %d))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+import sys
+try:
+    import resource
+except ImportError:  # Windows; the time limit of the caller holds there, too
+    pass
+else:
+    resource.setrlimit(resource.RLIMIT_CPU, (%d, %d))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 from tokenizers import Tokenizer
 tokenizer = Tokenizer.from_str(sys.stdin.buffer.read().decode())
 tokenizer.no_truncation()

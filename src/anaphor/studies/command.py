@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 from anaphor.config import look_up
 from anaphor.draw import figure_lines
 from anaphor.errors import AnaphorError, ConfigError, count_noun
+from anaphor.processor import count_cores
 from anaphor.progress import Bar, SecondBar, duration
 from anaphor.studies.axes import format_setting
 from anaphor.studies.cell import make_cell
@@ -159,7 +159,7 @@ def print_cells(spec: StudySpec, folder: Path, options: Options) -> int:
     left += [(min(found)[0], max(found)[1]) for found in ranges.values()] * (later // len(ranges))
     # More processes than cores take turns.
     at_once = min(slots, len(left))
-    share = max(1.0, at_once * options.threads / len(os.sched_getaffinity(0))) if at_once > 1 else 1.0
+    share = max(1.0, at_once * options.threads / count_cores()) if at_once > 1 else 1.0
     least, most = total_time([low for low, _ in left], slots), share * total_time([high for _, high in left], slots)
     if options.json:
         total = {"seconds_left": round((least + most) / 2, 1), "seconds_left_range": [round(least, 1), round(most, 1)]}

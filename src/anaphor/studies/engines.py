@@ -24,6 +24,7 @@ from typing import IO, Any, Self
 
 from anaphor.errors import ConfigError, count_noun
 from anaphor.files import open_file
+from anaphor.processor import count_cores
 from anaphor.studies.cell import OUTPUT
 
 OUTPUT_TAIL = 4000  # bytes of a worker's output that are searched for its last line
@@ -91,9 +92,7 @@ class LocalEngine(Engine):
         """`devices` has the GPUs of each job, as CUDA_VISIBLE_DEVICES has them, which has so many `processes`."""
         if per_device < 1 or (slots is not None and slots < 1):
             raise ConfigError(f"per_device={per_device}, workers={slots}: both must be at least 1")
-        default = (
-            len(devices) * per_device if devices else max(1, len(os.sched_getaffinity(0)) // (threads * processes))
-        )
+        default = len(devices) * per_device if devices else max(1, count_cores() // (threads * processes))
         self.slots = default if slots is None else slots
         self._pool = ThreadPoolExecutor(self.slots)
         self._running: set[subprocess.Popen[bytes]] = set()

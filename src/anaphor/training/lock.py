@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import time
@@ -13,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from anaphor.errors import ConfigError
-from anaphor.files import open_file
+from anaphor.file_locks import lock_file
+from anaphor.files import open_file, read_at, write_at
 
 _MAX_HOLDER = 300  # bytes read from a lock file, which another program may have written
 _TRIES, _PAUSE = 3, 0.02
@@ -33,7 +33,7 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
             if _is_at(path, handle):
                 since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
                 os.ftruncate(handle, 0)
-                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+                write_at(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
                 yield
                 return
         finally:
@@ -43,13 +43,13 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
 def _lock(handle: int, what: str) -> None:
     for _ in range(_TRIES - 1):  # a page that shows the runs may look for a moment whether the lock is free
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle)
             return
         time.sleep(_PAUSE)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(handle)
     except BlockingIOError:
-        holder = os.pread(handle, _MAX_HOLDER, 0).decode("utf-8", errors="replace")
+        holder = read_at(handle, _MAX_HOLDER, 0).decode("utf-8", errors="replace")
         name = "".join(filter(str.isprintable, holder)) or "another process"
         raise ConfigError(f"{what} is in use by {name}: wait for it, stop it, or choose another --out") from None
 

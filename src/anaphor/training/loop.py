@@ -86,14 +86,14 @@ from anaphor.training.random_state import get_random_state, set_random_state
 from anaphor.training.run import PendingStep, TrainingRun, TrainState
 from anaphor.training.run_folder import RunFolder, SharedRunFolder
 from anaphor.training.schedule import ScheduleSpec, build_schedule
-from anaphor.training.signals import Interruption
+from anaphor.training.signals import ENDING, Interruption
 from anaphor.training.spec import RunSpec
 from anaphor.training.spec_file import collect_metadata, spec_document
 from anaphor.training.start_lines import describe_built
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step_log import StepLog
-from anaphor.training.tensorboard import TensorBoard, require_tensorboard
 from anaphor.training.time_limit import TimeIsUp, enforce_limit, reserve_time
+from anaphor.training.trackers import TrackedRun, TrackerGroup, check_trackers
 from anaphor.training.trained_runs import record_run
 from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
@@ -126,8 +126,7 @@ def train_run(
         Diverged: A loss, a gradient or a validation is not finite; `result.json` then says so.
     """
     options = TrainOptions() if options is None else options
-    if options.tensorboard:
-        require_tensorboard()
+    check_trackers(options.trackers)
     with Interruption() as interruption, join_ranks(spec.device, interruption) as ranks:
         name = ranks.share_text(str(out))
         folder = RunFolder(Path(name)) if ranks.is_first else SharedRunFolder(Path(name))
@@ -174,9 +173,7 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     run.first_step = progress.step
     # A run whose budget is spent is resumed to be scored, however long that takes.
     run.limit = None if run.is_over else run.budget.seconds
-    if run.options.tensorboard:
-        metrics = [metric.name for metric in run.task.metrics]
-        run.events = TensorBoard(run.folder.events, metrics, progress.last_logged)
+    run.trackers = open_trackers(run)
     try:
         with interruption.cancel_on_signal():
             if run.limit is not None:
@@ -201,13 +198,25 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     finally:
         if progress.step > run.first_step and run.ranks.is_first:
             delete(run.folder.result)  # that of the run before it was resumed
-        if run.events is not None:
-            run.events.close()
+        run.trackers.close()
     # What starts several processes gives them half a minute to end.
-    ends_at_once = (signal.SIGTERM, signal.SIGHUP) if run.ranks.count == 1 else interruption.handled
+    ends_at_once = ENDING if run.ranks.count == 1 else interruption.handled
     if interruption.signal in ends_at_once:
         return stopped_result(run)
     return score(run)
+
+
+def open_trackers(run: TrainingRun) -> TrackerGroup:
+    """What `--log` names, which gets the lines that the files of the run get."""
+    names, options = run.options.trackers, run.options
+    tracked = TrackedRun(
+        folder=run.folder.folder,
+        id=run.folder.tracker_id(resume=options.resume) if names else "",
+        settings=run.metadata["spec"],
+        metrics=tuple(metric.name for metric in run.task.metrics),
+        after=run.state.progress.last_logged,
+    )
+    return TrackerGroup(names, tracked, run.experiment.device, options.warn)
 
 
 def build_run(
@@ -538,8 +547,8 @@ def record_step(run: TrainingRun, done: PendingStep) -> None:
     if run.step_log is None:
         run.step_log = StepLog(run.folder)
     line = run.step_log.add(done.step, done.lr, done.count, metrics, progress, spent)
-    if line is not None and run.events is not None:
-        run.events.add_step(line)
+    if line is not None and run.trackers is not None:
+        run.trackers.add_step(line)
     info = StepInfo(
         step=done.step,
         epoch=done.epoch,
@@ -605,8 +614,8 @@ def validate(run: TrainingRun) -> None:
     if sample:
         run.folder.add_sample(progress.step, sample)
     # Before the checkpoint, so that a run that is resumed from it does not log this again.
-    if run.events is not None:
-        run.events.add(progress.step, line, sample)
+    if run.trackers is not None:
+        run.trackers.add(progress.step, line, sample)
     progress.reserve = run.reserve.seconds(time.perf_counter() - start)
     save_validated(run, is_best)
     run.measure_time()

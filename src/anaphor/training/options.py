@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from anaphor.config import look_up
 from anaphor.errors import ConfigError, print_warning
 from anaphor.imported_files import ImportedFile
+from anaphor.registry import TRACKERS
 from anaphor.training.launch import read_launch
 from anaphor.typecheck import check_types
 
@@ -37,7 +39,9 @@ class TrainOptions:
     test: bool = True
     """Score the test split at the end; otherwise it is not read."""
     tensorboard: bool = False
-    """Write TensorBoard events."""
+    """Write TensorBoard events, as `log=("tensorboard",)` does."""
+    log: tuple[str, ...] = ()
+    """Trackers that log the run: tensorboard, wandb, trackio or mlflow."""
     save_minutes: float = 5.0
     """Minutes between checkpoints, in addition to those at validations."""
     save_only_model: bool = False
@@ -63,14 +67,23 @@ class TrainOptions:
         options = self
         if can_resume and read_launch().restarts:
             options = replace(options, resume=True, overwrite=False)
-        return options if rank == 0 else replace(options, inform=ignore_line, warn=ignore_line, tensorboard=False)
+        if rank == 0:
+            return options
+        return replace(options, inform=ignore_line, warn=ignore_line, tensorboard=False, log=())
 
     def __post_init__(self) -> None:
         check_types(self)
         check_existing_run(resume=self.resume, force=self.force, overwrite=self.overwrite)
         check_threads(self.threads)
+        for name in self.log:
+            look_up(TRACKERS, name, "tracker")
         if not 0 < self.save_minutes < math.inf:
             raise ConfigError(f"save_minutes={self.save_minutes}: it must be above 0")
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """All trackers that are asked for, each once."""
+        return tuple(dict.fromkeys((*self.log, *(("tensorboard",) if self.tensorboard else ()))))
 
 
 def check_threads(threads: int | None) -> None:

@@ -33,8 +33,8 @@ from anaphor.training.spec import RunSpec
 from anaphor.training.step import Step, StepReport
 from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
-from anaphor.training.tensorboard import TensorBoard
 from anaphor.training.time_limit import Reserve
+from anaphor.training.trackers import TrackerGroup
 
 TAIL_START = 0.5
 """Fraction of the budget after which a tail average begins."""
@@ -105,7 +105,7 @@ class TrainingRun:
     callbacks: tuple[AttachedCallback, ...]
     start: float
     """When the command started; earlier by the time of those that it resumes."""
-    events: TensorBoard | None = None
+    trackers: TrackerGroup | None = None
     step_log: StepLog | None = None
     limit: float | None = None
     """Seconds after which validation and scoring are given up."""

@@ -13,6 +13,7 @@ import os
 import re
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
@@ -54,6 +55,7 @@ class RunFolder:
         self.checkpoints = folder / "checkpoints"
         self.result = folder / "result.json"
         self.events = folder / "events"
+        self.trackers = folder / "trackers.json"
         self.previous = folder / "previous"
         self.curves = figure_paths(folder / "curves")
 
@@ -187,6 +189,7 @@ class RunFolder:
             self.checkpoints,
             self.result,
             self.events,
+            self.trackers,
             self.previous,
         )
         for path in (*files, *self._figures()):
@@ -229,7 +232,8 @@ class RunFolder:
         events: Iterable[Path] = (
             [self.events] if self.events.is_symlink() else self.events.glob("events.out.tfevents.*")
         )
-        files = [self.checkpoints, self.metrics, self.steps, self.samples, self.result, *events, *self._figures()]
+        files = [self.checkpoints, self.metrics, self.steps, self.samples, self.result, self.trackers]
+        files += [*events, *self._figures()]
         if self.previous.exists() and not any(self.checkpoints.glob("step-*")):
             # The run here never had a checkpoint, so that the one that it was to replace is still the last good one.
             for path in files[1:]:
@@ -364,6 +368,21 @@ class RunFolder:
         escaped = _SAMPLE.sub(lambda match: f" {match[0]}", text)
         with _explain_write_errors(self.samples):
             append_file(self.samples, f"=== step {step} ===\n{escaped}\n\n".encode(errors="replace"))
+
+    def tracker_id(self, *, resume: bool) -> str:
+        """The name by which trackers know the run: a new one, or that of the run that is resumed."""
+        try:
+            is_there = resume and self.trackers.is_file() and self.trackers.stat().st_size < MAX_RESULT_BYTES
+            found = json.loads(self.trackers.read_bytes()) if is_there else {}
+            known = found.get("id") if isinstance(found, dict) else None
+        except (ValueError, RecursionError):
+            known = None
+        if isinstance(known, str) and re.fullmatch("[0-9a-f]{1,32}", known):
+            return known
+        new = uuid.uuid4().hex[:12]  # no generator of torch, numpy or Python is asked for it
+        with _explain_write_errors(self.trackers):
+            replace_file(self.trackers, json.dumps({"id": new}).encode() + b"\n", within=self.folder)
+        return new
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`. Values that are not finite become null."""

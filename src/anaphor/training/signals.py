@@ -13,6 +13,11 @@ from typing import Any
 
 from anaphor.progress_listener import Cancelled, progress_listener
 
+HANGUP: int | None = getattr(signal, "SIGHUP", None)
+"""Windows has no such signal."""
+ENDING = tuple(number for number in (signal.SIGTERM, HANGUP) if number is not None)
+"""Signals that end a command as soon as its state is saved."""
+
 
 class Interruption:
     """Inside the block the first SIGINT, SIGTERM or SIGHUP is recorded; a second SIGINT ends the program at once.
@@ -20,7 +25,7 @@ class Interruption:
     SIGHUP says that the terminal is gone. Where it is ignored, as `nohup` has it, it stays ignored.
     """
 
-    handled = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    handled = (*ENDING, signal.SIGINT)
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -40,7 +45,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():  # signals cannot be caught in other threads
             self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-            hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+            hangup = () if HANGUP is None or signal.getsignal(HANGUP) == signal.SIG_IGN else (HANGUP,)
             for number in (signal.SIGINT, signal.SIGTERM, *hangup):
                 self._handlers[number] = signal.signal(number, self._handle)
         return self
@@ -55,7 +60,7 @@ class Interruption:
         self.received = number
         if not self.is_shared:
             self.signal = number
-        if number == signal.SIGHUP and self._terminals:  # to write there would fail, before the checkpoint is saved
+        if number == HANGUP and self._terminals:  # to write there would fail, before the checkpoint is saved
             with open(os.devnull, "wb") as nowhere:
                 for stream in self._terminals:
                     os.dup2(nowhere.fileno(), stream)

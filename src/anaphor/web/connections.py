@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import resource
+import sys
 from asyncio import AbstractEventLoop
 from typing import Any
 
@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 def reserve_descriptors() -> int:
     """Raise the process's limit of open files where it is low, and return how many connections there may be. A limit
     with which the server could not work is an error."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS  # there is no such limit
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (WANTED if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
     wanted = min(hard, WANTED)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.errors import DataError
+from anaphor.files import NO_LINK, read_at
 from anaphor.training.run_folder import MAX_STEPS_BYTES
 
 MAX_READ_BYTES = 32_000_000  # bytes of metrics in one answer; the rest comes with the next cursor
@@ -77,7 +78,7 @@ def open_file(path: Path, largest: int | None = None) -> int:
     """Open a regular file for reading. A link is refused: it may lead out of the folder that is shown. A device is not
     even opened, and a file of more bytes than `largest` is refused."""
     _check_file(os.lstat(path), path, largest)
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | NO_LINK)
     try:
         _check_file(os.fstat(handle), path, largest)  # another one may have taken its place
     except OSError:
@@ -122,7 +123,7 @@ def _resume(handle: int, cursor: Cursor | None) -> tuple[Cursor, bool]:
 
 def _read_complete(handle: int, offset: int, limit: int) -> tuple[bytes, bool]:
     """Complete lines from an offset on, and whether an incomplete one follows."""
-    data = os.pread(handle, limit, offset)
+    data = read_at(handle, limit, offset)
     end = data.rfind(b"\n") + 1
     if not end and len(data) == limit:  # a line that no program of ours has written: it is damaged
         end = limit
@@ -135,7 +136,7 @@ def _advance(handle: int, start: Cursor, size: int, rows: int) -> Cursor:
 
 
 def _check(handle: int, offset: int) -> str:
-    before = os.pread(handle, min(CHECKED, offset), max(offset - CHECKED, 0))
+    before = read_at(handle, min(CHECKED, offset), max(offset - CHECKED, 0))
     return hashlib.sha256(before).hexdigest()[:8]
 
 
@@ -419,7 +420,7 @@ def read_samples(run: Path, after: int = -1) -> list[dict[str, Any]]:
         handle = open_file(run / SAMPLES)
         try:
             size = os.fstat(handle).st_size
-            data = os.pread(handle, MAX_SAMPLES_BYTES, max(size - MAX_SAMPLES_BYTES, 0))
+            data = read_at(handle, MAX_SAMPLES_BYTES, max(size - MAX_SAMPLES_BYTES, 0))
         finally:
             os.close(handle)
     except FileNotFoundError:

@@ -7,7 +7,6 @@ file's own line says who held it last.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import socket
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from anaphor.file_locks import is_lockable
+from anaphor.files import read_at
 from anaphor.web.history import open_file
 
 LOCK = ".lock"
@@ -42,7 +43,7 @@ def read_holder(folder: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        line = os.pread(handle, 300, 0).decode(errors="replace")
+        line = read_at(handle, 300, 0).decode(errors="replace")
     except OSError:
         return None
     finally:
@@ -95,12 +96,9 @@ def _can_share(path: Path) -> bool:
     except OSError:
         return True
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        return is_lockable(handle)
     finally:
         os.close(handle)
-    return True
 
 
 def _is_alive(holder: Holder) -> bool:

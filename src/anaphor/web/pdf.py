@@ -7,7 +7,6 @@ command line to print would not wait for it.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import shutil
@@ -107,6 +106,8 @@ def start_browser(path: str) -> Iterator[Chromium]:
         if os.geteuid() == 0:
             argv.append("--no-sandbox")  # it refuses to start as root with one
         # Above the two numbers that they get in the browser, so that neither takes the place of the other there.
+        import fcntl  # Windows has none
+
         pipes = [os.pipe(), os.pipe()]
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in pipes for end in pipe]
         for end in (end for pipe in pipes for end in pipe):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,8 @@ class Options:
     """Show only runs with these settings, as NAME=VALUE."""
     status: tuple[str, ...] = ()
     """Show only training, finished, interrupted, stopped, diverged, converted or unreadable ones."""
+    add: tuple[Path, ...] = field(default=(), metadata={"repeated": True})
+    """Folder with runs of TensorBoard or wandb that are to stand beside these; may be given several times."""
     imports: tuple[Path, ...] = field(default=(), metadata={"flag": "import", "repeated": True})
     """Python file that registers parts of your own; may be given several times."""
     cells: bool = False
@@ -105,6 +108,11 @@ def run(argv: Sequence[str]) -> int:
     folder = user_path(options.folder)
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}")
+    if options.add:
+        from anaphor.web.added_runs import add_runs, describe_added
+
+        for source in map(user_path, options.add):
+            print(describe_added(add_runs(source, folder), source), file=sys.stderr)
     from anaphor.web.runs_listing import show_runs
 
     show_runs(folder, options)

@@ -13,6 +13,7 @@ from typing import Any
 
 from anaphor.config import NOT_SETTINGS, check_format, flatten_sections
 from anaphor.errors import AnaphorError, ConfigError, DataError
+from anaphor.files import read_at
 from anaphor.metrics.described import DescribedTask, read_described
 from anaphor.metrics.result import Metric
 from anaphor.registry import TASKS
@@ -406,8 +407,8 @@ def count_parameters(checkpoint: Path) -> int | None:
     try:
         handle = open_file(checkpoint / "model.safetensors")
         try:
-            size = int.from_bytes(os.pread(handle, 8, 0), "little")
-            header = json.loads(os.pread(handle, min(size, MAX_RESULT_BYTES), 8))
+            size = int.from_bytes(read_at(handle, 8, 0), "little")
+            header = json.loads(read_at(handle, min(size, MAX_RESULT_BYTES), 8))
         finally:
             os.close(handle)
         return sum(count_values(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")

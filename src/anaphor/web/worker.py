@@ -124,7 +124,8 @@ def without_paths(line: str, names: Mapping[str, str] = MappingProxyType({})) ->
 def main(answer: Answer | None = None, imports: Sequence[str] = (), *, force: bool = False) -> NoReturn:
     """Answer until the input is closed, by `anaphor.web.inference` or by another function. `imports` are files of the
     user's; `force` accepts those that were edited since a run was trained."""
-    os.nice(NICENESS)
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     with contextlib.suppress(OSError):  # where the memory is full, Linux is to kill this process and no training
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     # Of this process's own, so that nothing a library prints gets between the answers.

@@ -5,25 +5,15 @@ The package that writes them is an optional dependency.
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anaphor.errors import ConfigError, DataError
+from anaphor.errors import DataError
 from anaphor.files import make_folder
-
-
-def require_tensorboard() -> None:
-    """Raise before training if events cannot be written."""
-    if importlib.util.find_spec("tensorboardX") is None:
-        raise ConfigError("--tensorboard needs a package that is not installed: pip install 'anaphor[tensorboard]'")
-
-
-STEP_CURVES = {"loss": "loss", "lr": "learning-rate", "grad_norm": "gradient-norm", "throughput": "throughput"}
-"""Names of the curves of steps, by the keys of `steps.jsonl`."""
+from anaphor.training.trackers import TrackedRun, scalars_of, step_scalars
 
 
 class TensorBoard:
@@ -63,9 +53,7 @@ class TensorBoard:
         from tensorboardX import summary
         from tensorboardX.proto.event_pb2 import Event
 
-        points = [
-            summary.scalar(f"step/{name}", line[key]) for key, name in STEP_CURVES.items() if line[key] is not None
-        ]
+        points = [summary.scalar(name, value) for name, value in step_scalars(line).items()]
         now = time.time()
         self._write([Event(step=line["step"], wall_time=now, summary=one) for one in points])
 
@@ -88,10 +76,6 @@ class TensorBoard:
         return DataError(f"cannot write events to {self.folder}: {error.strerror or error}")
 
 
-def scalars_of(line: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
-    """The curves of a line of metrics: loss of training and its accuracy where it has one, learning rate, and every
-    metric of validation."""
-    found = {f"{name}/train": line.get(f"train_{name}") for name in ("loss", "accuracy")}
-    found["learning-rate"] = line.get("lr")
-    found |= {f"{name}/valid": line["valid"].get(name) for name in metrics}
-    return {name: float(value) for name, value in found.items() if value is not None}
+def open_events(run: TrackedRun) -> TensorBoard:
+    """The events of a run, in `events/` below its folder."""
+    return TensorBoard(run.folder / "events", run.metrics, run.after)
