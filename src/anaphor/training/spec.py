@@ -271,11 +271,11 @@ def read_run_spec(kind: type[RunSpec], path: Path) -> RunSpec:
 
 
 def spell_out_mixers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run with a mixer for each layer. Runs name one or all of them; those of earlier versions name
-    fewer where the last ones are the same."""
+    """The settings of a run with a mixer for each layer, where they differ. Runs of earlier versions name fewer where
+    the last ones are the same."""
     spelled_out = dict(settings)
     for name, layers in (("mixers", "layers"), ("decoder", "layers"), ("encoder", "encoder_layers")):
         mixers, count = settings.get(name), settings.get(layers)
-        if mixers and count and len(mixers) < count:
+        if mixers and count and 1 < len(mixers) < count:
             spelled_out[name] = type(mixers)(repeat_last(mixers, count))
     return spelled_out
