@@ -213,7 +213,7 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             accepted = options_of(name)
             given_here = self._options_of_layer(number, options) | {"dropout": dropout, "short_conv": short_conv}
             own = {option: value for option, value in given_here.items() if option in accepted}
-            if "qk_norm" in accepted:
+            if {"qk_norm", "norm_eps"} <= accepted:
                 own["norm_eps"] = self.norm_eps
             has_own_place = "short_conv" in accepted
             # With a residual connection a layer has one width throughout; without, the mixer changes it.
@@ -235,9 +235,9 @@ class BackboneSpec(LayerOptions, PositionOptions, StackOptions):
             own["window"] = self._by_layer("window")[number] or None
         if self.layer_positions:
             own["position"] = self._by_layer("position")[number]
-        is_rotary = [find_position(name).method == "rotate" for name in self._by_layer("position")]
-        if any(is_rotary) and not is_rotary[number]:  # others may have rotary positions
-            own = {name: value for name, value in own.items() if name not in option_names(RotaryOptions)}
+            methods = {find_position(name).method for name in self.layer_positions}
+            if "rotate" in methods and find_position(own["position"]).method != "rotate":
+                own = {name: value for name, value in own.items() if name not in option_names(RotaryOptions)}
         return own
 
     def _block(self, mixer: MixerSpec, norm: str, residual: bool, dropout: float) -> BlockSpec:
