@@ -49,9 +49,9 @@ def check_elastic(folder, counts, steps, seed):
         processes = start_ranks(count, partial(train_part, folder, name, steps), output)
         if place + 1 < len(counts):
             last = min(last + draw.randint(1, steps // 3), steps - 2)
-            wait_until(lambda: max(read_log(log), default=0) >= last)  # noqa: B023
+            wait_until(lambda: max(read_log(log), default=0) >= last, 600)  # noqa: B023
             kill_some(processes, draw)
-        codes = wait_for(processes)
+        codes = wait_for(processes, log=log)
     assert codes == [0] * counts[-1], (output / "output-0").read_text()
     return read_log(log)
 
@@ -76,6 +76,12 @@ def command(folder, rank=0, *more):
     return main([*words, "--out", str(folder / "run"), *more])
 
 
+def command_for_minutes(folder, *more):
+    words = ["train", "lm", "--data", str(folder / "text"), "--model", "lstm", "--width", "8", "--no-test"]
+    torch.set_default_dtype(torch.float32)
+    return main([*words, "--device", "cpu", "--out", str(folder / "run"), *more])
+
+
 def said(folder, count):
     """The lines that the processes have printed, but for those that tell how far training is."""
     lines = [line for rank in range(count) for line in (folder / f"output-{rank}").read_text().splitlines()]
@@ -97,11 +103,11 @@ def test_a_lost_rank_ends_all_with_one_line(data, lost):
     assert "--resume" in line
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_one_rank_ends_all_with_a_checkpoint(data, number):
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
+def test_a_signal_to_one_rank_ends_all_with_a_checkpoint(data, number, rank):
     processes = start_ranks(2, partial(command, data), data)
     wait_until(lambda: (data / "run" / "checkpoints" / "step-50" / "manifest.json").exists())
-    os.kill(processes[1], number)
+    os.kill(processes[rank], number)
     assert wait_for(processes) == [128 + number] * 2
     (line,) = said(data, 2)
     assert line.startswith("stopped; resume with: anaphor train lm --resume")
@@ -139,3 +145,22 @@ def test_what_torchrun_starts_again_resumes(data):
     wait_until(lambda: "resumed at step" in (data / "output-0").read_text())
     os.kill(processes[0], signal.SIGTERM)
     assert wait_for(processes) == [143, 143]
+
+
+def test_minutes_end_all_ranks_at_one_step(data):
+    words = ("--minutes", "0.05", "--eval-batch-size", "3")
+    processes = start_ranks(2, lambda rank: command_for_minutes(data, *words), data)
+    assert wait_for(processes) == [0, 0]
+    steps = [int(path.name[5:]) for path in (data / "run" / "checkpoints").iterdir()]
+    assert max(steps) > 0
+
+
+def test_a_rank_that_is_lost_without_a_carried_state_leaves_the_last_step(data):
+    """Nothing is gone with it, so that the first rank saves what it has."""
+    processes = start_ranks(2, lambda rank: command(data, rank, "--no-carry"), data)
+    wait_until(lambda: (data / "run" / "checkpoints" / "step-50" / "manifest.json").exists())
+    os.kill(processes[1], signal.SIGKILL)
+    assert wait_for(processes) == [1, -signal.SIGKILL]
+    (line,) = said(data, 2)
+    step = int(line.partition("saved at step ")[2].partition(";")[0])
+    assert (data / "run" / "checkpoints" / f"step-{step}").exists()

@@ -60,9 +60,9 @@ def start_ranks(count: int, function: Callable[[int], Any], folder: Path, **envi
     return processes
 
 
-def wait_for(processes: Sequence[int], seconds: float = 120) -> list[int]:
-    """Their exit codes, negative after a signal. Kills what has not ended in time."""
-    end, codes = time.monotonic() + seconds, dict[int, int]()
+def wait_for(processes: Sequence[int], seconds: float = 120, log: Path | None = None) -> list[int]:
+    """Their exit codes, negative after a signal. Kills what has not ended in time, or since the log was longer."""
+    end, codes, length = time.monotonic() + seconds, dict[int, int](), 0
     try:
         while len(codes) < len(processes):
             for process in processes:
@@ -70,6 +70,8 @@ def wait_for(processes: Sequence[int], seconds: float = 120) -> list[int]:
                 if found and process not in codes:
                     codes[process] = os.waitstatus_to_exitcode(status)
             time.sleep(0.01)
+            if log is not None and log.exists() and log.stat().st_size > length:
+                end, length = time.monotonic() + seconds, log.stat().st_size
             assert time.monotonic() < end, "processes hang"
     finally:
         for process in set(processes) - codes.keys():

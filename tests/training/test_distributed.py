@@ -32,7 +32,16 @@ LM = {**SMALL, "batch_size": 7, "bptt": 9, "accumulate": 2, "average": "ema"}
 QUICK = {
     "lm: weight drop, locked dropout": (
         "lm",
-        {**LM, "model": "lstm", "weight_drop": 0.3, "dropout_kind": "locked", "word_dropout": 0.1, "carry": True},
+        {
+            **LM,
+            "model": "lstm",
+            "weight_drop": 0.3,
+            "dropout_kind": "locked",
+            "word_dropout": 0.1,
+            "carry": True,
+            "activation_reg": 2.0,
+            "temporal_activation_reg": 1.0,
+        },
     ),
     "lm: memory": ("lm", {**LM, "model": "hybrid", "heads": 2, "memory": 12, "random_offset": True}),
     "lm: padded": ("lm", {**LM, "model": "gru", "batching": "padded", "bptt": None}),

@@ -99,6 +99,10 @@ class Ranks:
     def wait(self) -> None:
         """Wait until all ranks are here."""
 
+    def claim_last_word(self) -> bool:
+        """Whether this is the rank that says why a run ends: the first rank, or if that is gone, another one."""
+        return True
+
     def require_same(self, metadata: Mapping[str, Any]) -> None:
         """Raise where ranks have other settings, data or files of the user than the first one."""
 
@@ -125,6 +129,7 @@ class RankGroup(Ranks):
         self.interruption: Interruption | None = None
         self.held: tuple[ProgressListener, ...] | None = None
         """Listeners that are called only where something may be cancelled."""
+        self.has_last_word = False
         self.texts = 0
 
     def gather_rows(self, tensor: Tensor, total: int) -> Tensor:
@@ -165,10 +170,25 @@ class RankGroup(Ranks):
 
     def copy_tensors(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
-            _call(distributed.broadcast, tensor.detach(), 0)
+            if tensor.numel():  # as bytes, because not every type can be sent
+                sent = tensor.detach().contiguous().reshape(-1)
+                _call(distributed.broadcast, sent.view(torch.uint8), 0)
+                tensor.detach().copy_(sent.view(tensor.shape))
 
     def wait(self) -> None:
         self.share_values([0.0])
+
+    def claim_last_word(self) -> bool:
+        if not self.has_last_word:
+            key = "last-word"
+            try:
+                if not self.is_first:
+                    with suppress(RuntimeError):
+                        self.store.wait([key], LAST_WORD)
+                self.has_last_word = bool(self.store.add(key, 1) == 1)
+            except RuntimeError:  # the store has gone with the first rank
+                self.has_last_word = self.rank == 1
+        return self.has_last_word
 
     def require_same(self, metadata: Mapping[str, Any]) -> None:
         rest = {name: metadata[name] for name in metadata.keys() - {"spec", "data", "environment"}}
@@ -293,7 +313,7 @@ def join_ranks(device: str, interruption: Interruption) -> Iterator[Ranks]:
     try:
         yield ranks
     except BaseException as error:
-        if not _has_last_word(ranks):
+        if not ranks.claim_last_word():
             raise SystemExit(getattr(error, "exit_code", 1)) from None
         if isinstance(error, AnaphorError):
             error.has_last_word = True
@@ -333,18 +353,6 @@ def _connect(launch: Launch, device: str) -> Any:
         reason = str(error).splitlines()[0][:200]
         raise RankLost(f"rank {launch.rank} cannot reach the other {launch.ranks - 1}: {reason}") from None
     return store
-
-
-def _has_last_word(ranks: RankGroup) -> bool:
-    """Whether this rank is the one that says why the run ends: the first rank, or if that is gone, any other."""
-    key = "last-word"
-    try:
-        if not ranks.is_first:
-            with suppress(RuntimeError):
-                ranks.store.wait([key], LAST_WORD)
-        return bool(ranks.store.add(key, 1) == 1)
-    except RuntimeError:  # the store has gone with the first rank
-        return ranks.rank == 1
 
 
 # ---- rows of batches and of carried states

@@ -569,7 +569,9 @@ def describe_loss(run: TrainingRun) -> str:
     """What is left of a run that has lost a rank. The first rank saves the last whole step, unless rows of a carried
     state are gone with the other."""
     last = run.folder.describe_last_checkpoint()
-    if run.ranks.is_first and run.whole is not None and run.whole.progress.step and run.state.carry is None:
+    if run.ranks.is_first:
+        run.ranks.claim_last_word()  # before it saves, which may take long
+    if run.ranks.is_first and run.state.carry is None and run.whole is not None and run.whole.progress.step:
         run.ranks, run.state.progress = Ranks(), run.whole.progress
         set_random_state(run.whole.random, run.experiment.device)
         save(run)
