@@ -93,7 +93,7 @@ from anaphor.training.start_lines import describe_built
 from anaphor.training.state_dicts import flatten, unflatten
 from anaphor.training.step_log import StepLog
 from anaphor.training.time_limit import TimeIsUp, enforce_limit, reserve_time
-from anaphor.training.trackers import TrackedRun, TrackerGroup, check_trackers
+from anaphor.training.trackers import check_trackers
 from anaphor.training.trained_runs import record_run
 from anaphor.training.trusted_data import refuse_untrusted_data, trust_data
 from anaphor.user_paths import writing_to
@@ -173,7 +173,7 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     run.first_step = progress.step
     # A run whose budget is spent is resumed to be scored, however long that takes.
     run.limit = None if run.is_over else run.budget.seconds
-    run.trackers = open_trackers(run)
+    run.trackers = run.open_trackers()
     try:
         with interruption.cancel_on_signal():
             if run.limit is not None:
@@ -204,19 +204,6 @@ def fit_and_score(run: TrainingRun) -> Outcome:
     if interruption.signal in ends_at_once:
         return stopped_result(run)
     return score(run)
-
-
-def open_trackers(run: TrainingRun) -> TrackerGroup:
-    """What `--log` names, which gets the lines that the files of the run get."""
-    names, options = run.options.trackers, run.options
-    tracked = TrackedRun(
-        folder=run.folder.folder,
-        id=run.folder.tracker_id(resume=options.resume) if names else "",
-        settings=run.metadata["spec"],
-        metrics=tuple(metric.name for metric in run.task.metrics),
-        after=run.state.progress.last_logged,
-    )
-    return TrackerGroup(names, tracked, run.experiment.device, options.warn)
 
 
 def build_run(

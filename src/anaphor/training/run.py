@@ -34,7 +34,7 @@ from anaphor.training.step import Step, StepReport
 from anaphor.training.step_log import StepLog
 from anaphor.training.task import TaskDefinition
 from anaphor.training.time_limit import Reserve
-from anaphor.training.trackers import TrackerGroup
+from anaphor.training.trackers import TrackedRun, TrackerGroup
 
 TAIL_START = 0.5
 """Fraction of the budget after which a tail average begins."""
@@ -192,6 +192,18 @@ class TrainingRun:
         if self.options.save_only_model:  # a run that is over is not resumed
             return step == self.resumable_step or (self.is_over and not self.interruption.is_requested())
         return (self.folder.checkpoints / f"step-{step}").exists()
+
+    def open_trackers(self) -> TrackerGroup:
+        """What `--log` names, which gets the lines that the files of the run get."""
+        names, options = self.options.trackers, self.options
+        tracked = TrackedRun(
+            folder=self.folder.folder,
+            id=self.folder.tracker_id(resume=options.resume) if names else "",
+            settings=self.metadata["spec"],
+            metrics=tuple(metric.name for metric in self.task.metrics),
+            after=self.state.progress.last_logged,
+        )
+        return TrackerGroup(names, tracked, self.experiment.device, options.warn)
 
     def join_carry(self) -> Any:
         """The carried state of all rows of the batch."""
