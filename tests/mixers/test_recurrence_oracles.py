@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from anaphor.mixers import Span, mixer_spec
 from anaphor.mixers.recurrences.matrix_state import Steps, chunkwise, initial_memory, spread_writes
+from anaphor.mixers.recurrences.vector_state import scan
 
 TIGHT = {"rtol": 1e-8, "atol": 1e-9}
 HEADS, WIDTH, TOKENS = 2, 8, 19
@@ -214,7 +215,7 @@ def test_mamba2_turns_its_state_by_angles_that_add_up(x):
     torch.testing.assert_close(run(mixer, x).detach(), expected.detach(), **TIGHT)
 
 
-FLA = ("retention", "gla", "delta", "gated-delta", "channel-delta", "product")
+FLA = ("retention", "gla", "mamba2", "delta", "gated-delta", "channel-delta", "product")
 
 
 @pytest.mark.parametrize("name", FLA)
@@ -226,6 +227,7 @@ def test_the_chunks_are_the_naive_functions_of_fla(name):
     from fla.ops.gla.naive import naive_recurrent_gla
     from fla.ops.kda.naive import naive_recurrent_kda
     from fla.ops.retention.naive import naive_retention
+    from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 
     writes = 3 if name == "product" else 1
     q, k, v = torch.randn(2, 20, 3, 4), torch.randn(2, 20 * writes, 3, 4), torch.randn(2, 20 * writes, 3, 5)
@@ -236,6 +238,8 @@ def test_the_chunks_are_the_naive_functions_of_fla(name):
         g = torch.log1p(-(2.0 ** (-5 - torch.arange(3)))).expand(2, 20, 3)
     elif name == "gla":
         theirs, _ = naive_recurrent_gla(q, k, v, g)
+    elif name == "mamba2":
+        theirs, _ = naive_recurrent_simple_gla(q, k, v, g)
     elif name == "gated-delta":
         theirs = naive_recurrent_gated_delta_rule(q, k, v, beta, g)[0]
     elif name == "channel-delta":
@@ -245,8 +249,33 @@ def test_the_chunks_are_the_naive_functions_of_fla(name):
         theirs = naive_recurrent_gated_delta_product(q, k, v, g, beta, 0.5, num_householder=writes)[0]
     log_decay = None if g is None else (g if g.ndim == 4 else g[..., None]).transpose(1, 2)
     ours_q, ours_k, ours_v = (part.transpose(1, 2) for part in (q / 2, k, v))
-    is_delta = name not in ("retention", "gla")
+    is_delta = name not in ("retention", "gla", "mamba2")
     written = ours_k * beta.transpose(1, 2)[..., None] if is_delta else ours_k
     steps = spread_writes(Steps(ours_q, written, ours_v, log_decay, b=ours_k if is_delta else None))
     ours = chunkwise(steps, initial_memory(steps), 8)[0][:, :, writes - 1 :: writes].transpose(1, 2)
     torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_general_correction_of_rwkv7_is_the_naive_function_of_fla():
+    """It reads the memory before the decay, ours reads it after."""
+    pytest.importorskip("fla.ops", reason="fla-core is not installed")
+    from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
+
+    q, k, v = (torch.randn(2, 3, 20, size) for size in (4, 4, 5))
+    removal, rate, g = F.normalize(torch.randn(2, 3, 20, 4), dim=-1), torch.rand(2, 3, 20, 4), -torch.rand(2, 3, 20, 4)
+    theirs, memory = dplr_recurrence(*(part.float() for part in (q, k, v, -removal, removal * rate, g)))
+    steps = Steps(q / 2, k, v, g, b=-removal * (-g).exp(), a=removal * rate)
+    ours, ours_memory = chunkwise(steps, initial_memory(steps), 8)
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours_memory.float(), memory.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_scan_of_vectors_is_the_naive_function_of_fla():
+    pytest.importorskip("fla.ops", reason="fla-core is not installed")
+    from fla.ops.hgrn.naive import naive_recurrent_hgrn
+
+    added, log_decay, hidden = torch.randn(2, 20, 6), -torch.rand(2, 20, 6), torch.randn(2, 6)
+    theirs, last = naive_recurrent_hgrn(added.float(), log_decay.float(), hidden.float(), output_final_state=True)
+    ours = scan(log_decay.exp(), added, hidden, 4)
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours[:, -1].float(), last.float(), rtol=1e-4, atol=1e-5)
