@@ -1,5 +1,6 @@
 """Texts that are larger than memory: the same tokens, batches and scores as in memory, from shards on the disk."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anaphor import files
 from anaphor.data import bpe, shards, streamed_text, text
 from anaphor.data.batches import EvaluationStream, Stream
 from anaphor.data.bpe import BPE
@@ -262,14 +264,50 @@ def test_tokenizing_that_was_killed_goes_on_at_the_last_shard(written, made, mon
     assert sorted(path.suffix for path in folder.parent.parent.rglob("*") if path.suffix in (".tmp", ".lock")) == []
 
 
+def test_a_full_disk_is_told_in_one_line_and_costs_no_shard(made, monkeypatch):
+    dataset, tokenizer, tokens, folder = made
+    for path in folder.iterdir():
+        path.unlink()
+    write = files._write_all
+
+    def fill(handle, content):
+        if len(list(folder.glob("*.bin"))) == 2 and len(content) > 400:  # and no manifest
+            os.write(handle, content[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(handle, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_all", fill)
+        with pytest.raises(
+            DataError, match=r"cannot write .*: No space left on device; it needs [\d,]+ bytes"
+        ) as caught:
+            encode_split(dataset, "train", tokenizer)
+    assert "Point $ANAPHOR_CACHE at a folder with room; what was finished is kept" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert {path.suffix for path in folder.iterdir()} == {".bin", ".json"}
+    np.testing.assert_array_equal(encode_split(dataset, "train", tokenizer).tokens, tokens)
+
+
+def test_without_a_cache_a_large_text_cannot_be_read(one_file, in_shards, monkeypatch, tmp_path):
+    dataset, tokenizer = open_dataset(str(one_file)), Byte()
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("ANAPHOR_CACHE")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "file" / name))
+    with pytest.raises(DataError, match=r"cannot write .*file.*: Not a directory.*Point \$ANAPHOR_CACHE at a folder"):
+        encode_split(dataset, "train", tokenizer)
+
+
 def test_two_processes_make_the_shards_once(made, monkeypatch):
     dataset, tokenizer, tokens, folder = made
     for path in folder.iterdir():
         path.unlink()
     made_by, write = [], streamed_text._write_shards
+    lines, another_waits = [], threading.Event()
+    monkeypatch.setattr("anaphor.data.cache.print_warning", lambda line: lines.append(line) or another_waits.set())
 
     def count_writes(*arguments):
         made_by.append(threading.get_ident())
+        assert another_waits.wait(60)
         write(*arguments)
 
     monkeypatch.setattr(streamed_text, "_write_shards", count_writes)
@@ -283,6 +321,7 @@ def test_two_processes_make_the_shards_once(made, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(made_by) == 1
+    assert set(lines) == {f"another process makes {folder.parent}: waiting for it"}
     for tokens_of_one in found:
         np.testing.assert_array_equal(tokens_of_one, tokens)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anaphor.errors import DataError
-from anaphor.file_locks import wait_for_lock
+from anaphor.errors import DataError, print_warning
+from anaphor.file_locks import lock_file, wait_for_lock
 from anaphor.user_paths import user_path
 
 CACHE_VARIABLE = "ANAPHOR_CACHE"
@@ -66,7 +66,11 @@ def lock_cache(target: Path) -> Iterator[None]:
     path = target.with_name(f"{target.name}.lock")
     while True:
         with path.open("a") as handle:
-            wait_for_lock(handle.fileno())
+            try:
+                lock_file(handle.fileno())
+            except BlockingIOError:
+                print_warning(f"another process makes {target}: waiting for it")
+                wait_for_lock(handle.fileno())
             # If the last holder has just deleted the file, there could be locks on two files of one name.
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
                 continue
