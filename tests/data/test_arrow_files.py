@@ -9,7 +9,7 @@ import pytest
 from anaphor.cli.main import main
 from anaphor.data import streamed_text
 from anaphor.data.corpus import build_tokenizer, encode_split
-from anaphor.data.datasets import open_dataset
+from anaphor.data.datasets import load_labeled, open_dataset
 from anaphor.data.files import MEMORY_VARIABLE
 from anaphor.data.shards import ShardedArray
 from anaphor.errors import ConfigError, DataError
@@ -166,3 +166,23 @@ def test_without_pyarrow_the_line_says_what_to_install(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"files need pyarrow: pip install 'anaphor\[parquet\]'"):
         open_dataset(str(table)).read("train")
+
+
+def test_labels_of_a_saved_folder_have_their_names(tmp_path):
+    folder, labels = tmp_path / "saved", [number % 2 for number in range(200)]
+    save_to_disk(folder, LINES, label=labels)
+    features = {"label": {"names": ["bad", "good"], "_type": "ClassLabel"}}
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}), encoding="utf-8")
+    found = load_labeled(str(folder))
+    rows = [row for split in found.splits for row in found.rows(split).values]
+    assert found.splits == ("train", "valid", "test")
+    assert sorted(rows) == sorted((line, ("bad", "good")[label]) for line, label in zip(LINES, labels, strict=True))
+
+
+def test_labels_of_saved_splits(tmp_path):
+    for split, some in (("train", slice(150)), ("test", slice(150, 200))):
+        save_to_disk(tmp_path / "saved" / split, LINES[some], label=["even", "odd"] * (len(LINES[some]) // 2))
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}', encoding="utf-8")
+    found = load_labeled(str(tmp_path / "saved"))
+    assert found.rows("test").values[:2] == [(LINES[150], "even"), (LINES[151], "odd")]
+    assert len(found.rows("train").values) + len(found.rows("valid").values) == 150

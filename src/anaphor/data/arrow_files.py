@@ -156,6 +156,11 @@ def find_tables(path: Path) -> dict[str, ArrowTable] | None:
     """The tables of a file or folder by split; None where it has none. A table without a split is train, alone."""
     if path.is_file():
         return {TRAIN: ArrowTable((path,))} if _is_parquet(path) else None
+    return find_saved_tables(path) or _parquet_tables(path)
+
+
+def find_saved_tables(path: Path) -> dict[str, ArrowTable] | None:
+    """The tables of a folder of `save_to_disk` by split; None for any other folder."""
     if (path / STATE).is_file():
         return {TRAIN: _saved_table(path)}
     if (path / SPLIT_LIST).is_file():
@@ -163,7 +168,7 @@ def find_tables(path: Path) -> dict[str, ArrowTable] | None:
         if not isinstance(names, list) or not all(isinstance(name, str) and Path(name).name == name for name in names):
             raise DataError(f"{path / SPLIT_LIST} does not list the splits: save the data again with save_to_disk")
         return _by_split(path, {name: _saved_table(path / name) for name in names if name in SPLIT_NAMES})
-    return _parquet_tables(path)
+    return None
 
 
 def _saved_table(folder: Path) -> ArrowTable:

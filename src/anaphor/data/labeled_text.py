@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from anaphor.config import nearest
+from anaphor.data.arrow_files import ArrowTable, find_saved_tables
 from anaphor.data.dataset import (
     LABELED_COLUMNS,
     SPLIT_NAMES,
@@ -113,10 +114,10 @@ class TableFile:
     def read(self) -> list[Example]:
         where, kind = str(self), Path(str(self).removesuffix(".gz")).suffix
         if kind == ".parquet":
-            return list(self._from_records(enumerate(_read_parquet(Path(where)), 1)))
+            return list(_from_records(enumerate(_read_parquet(Path(where)), 1), self.columns, where))
         text = decode_text(self.file.read(), where, advice=ADVICE_FOR_TEXT)
         if kind == ".jsonl":
-            return list(self._from_records(_json_lines(text, where)))
+            return list(_from_records(_json_lines(text, where), self.columns, where))
         _check_delimiter(text, "," if kind == ".csv" else "\t", where)
         return list(self._from_cells(list(_csv_rows(text, where) if kind == ".csv" else _tsv_rows(text))))
 
@@ -136,20 +137,39 @@ class TableFile:
                 raise DataError(f"row {number} of {where} has {count_noun(len(cells), 'field')}, not {width}")
             yield make_example(cells[text], cells[label], number, where)
 
-    def _from_records(self, records: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Example]:
-        names, where = None, str(self)
-        for number, record in records:
-            if names is None or not set(names) <= set(record):
-                names = self.columns.find(list(record), where if names is None else f"row {number} of {where}")
-            text, label = record[names[0]], record[names[1]]
-            if not isinstance(text, str):
-                raise DataError(f"row {number} of {where} has {json.dumps(text)[:40]} as text: it must be a string")
-            if label is None or isinstance(label, list | dict):
-                raise DataError(f"row {number} of {where} has {json.dumps(label)[:40]} as label")
-            label = label if isinstance(label, str) else json.dumps(label)
-            for name, value in (("text", text), ("label", label)):
-                check_characters(value, f"the {name} in row {number} of {where}")
-            yield make_example(text, label, number, where)
+
+@dataclass(frozen=True)
+class SavedTable:
+    """A table that `datasets` of Hugging Face saved, or Parquet files; labels have the names that the table gives."""
+
+    table: ArrowTable
+    columns: Columns = USUAL
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def read(self) -> list[Example]:
+        names = self.columns.find(list(self.table.columns()), str(self))
+        labels = dict(enumerate(self.table.label_names(names[1])))
+        rows = enumerate(self.table.read(names), 1)
+        records = ((number, {names[0]: text, names[1]: labels.get(label, label)}) for number, (text, label) in rows)
+        return list(_from_records(records, self.columns, str(self)))
+
+
+def _from_records(records: Iterable[tuple[int, Mapping[str, Any]]], columns: Columns, where: str) -> Iterator[Example]:
+    names = None
+    for number, record in records:
+        if names is None or not set(names) <= set(record):
+            names = columns.find(list(record), where if names is None else f"row {number} of {where}")
+        text, label = record[names[0]], record[names[1]]
+        if not isinstance(text, str):
+            raise DataError(f"row {number} of {where} has {json.dumps(text)[:40]} as text: it must be a string")
+        if label is None or isinstance(label, list | dict):
+            raise DataError(f"row {number} of {where} has {json.dumps(label)[:40]} as label")
+        label = label if isinstance(label, str) else json.dumps(label)
+        for name, value in (("text", text), ("label", label)):
+            check_characters(value, f"the {name} in row {number} of {where}")
+        yield make_example(text, label, number, where)
 
 
 def make_example(text: str, label: str, row: int, where: str) -> Example:
@@ -341,6 +361,9 @@ def open_labeled_path(name: str, columns: Columns = USUAL, split_seed: int = 0) 
         return LabeledTexts(name, {TRAIN: TableFile(StoredFile(path), columns)}, alone=True, split_seed=split_seed)
     if not path.is_dir():
         return None
+    if saved := find_saved_tables(path):
+        sources = {split: SavedTable(table, columns) for split, table in saved.items()}
+        return LabeledTexts(name, sources, alone=len(saved) == 1, split_seed=split_seed)
     files = {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_file()}
     tables = {
         entry: split

@@ -41,7 +41,7 @@ class ClassifyData(DataSection):
     """Labeled texts and the tokenizer."""
 
     data: str = "negation"
-    """Data set: a name, a TSV, CSV, JSONL or Parquet file, a folder of such splits, or a folder CLASS/*.txt."""
+    """Data set: a name, a TSV, CSV, JSONL or Parquet file, a folder of such splits, of `datasets` or CLASS/*.txt."""
     text_column: str | None = None
     """Column of the texts in a file (text or sentence if not given)."""
     label_column: str | None = None
