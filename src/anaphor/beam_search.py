@@ -20,6 +20,7 @@ from anaphor.evaluation import eval_mode, prefill
 from anaphor.generate import check_finite, check_prompt
 from anaphor.mixers.base import select_rows
 from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.precision import to_double, widest_dtype
 from anaphor.typecheck import check_types
 
 StepFunction = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -99,7 +100,7 @@ def _search(step: StepFunction, first: Tensor, state: Any, beam: Beam, limits: S
     offset = torch.arange(rows, device=first.device)[:, None] * width  # of the hypotheses of each row
     state = select_rows(state, torch.arange(rows, device=first.device).repeat_interleave(width))
     # Each row starts with one hypothesis; the others are impossible until it has branched.
-    scores = first.new_full((rows, width), -torch.inf, dtype=torch.float64)
+    scores = first.new_full((rows, width), -torch.inf, dtype=widest_dtype(first.device))
     scores[:, 0] = 0
     sequences = first.new_zeros(rows, width, 0)
     tokens = first.repeat_interleave(width)
@@ -114,7 +115,7 @@ def _search(step: StepFunction, first: Tensor, state: Any, beam: Beam, limits: S
                 break
         log_probs, state = step(tokens, state)
         vocabulary = log_probs.shape[-1]
-        log_probs = scores[..., None] + log_probs.double().view(rows, width, vocabulary)
+        log_probs = scores[..., None] + to_double(log_probs).view(rows, width, vocabulary)
         if beam.end is not None and length in limits:  # in these rows only the end token may follow
             ended, maxima = log_probs[..., beam.end], log_probs.amax(-1)
             _cut(finished, sequences, scores.masked_fill(~full, -torch.inf), ended, ended >= maxima, beam)
@@ -188,7 +189,7 @@ def make_step(model: Any) -> StepFunction:
 
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         x, state = model.compute_hidden_states(tokens[:, None], state)
-        return torch.log_softmax(model.predict_next(x[:, -1], state).double(), -1), state
+        return torch.log_softmax(to_double(model.predict_next(x[:, -1], state)), -1), state
 
     return step
 

@@ -19,6 +19,7 @@ from anaphor.metrics.losses import LossTotal
 from anaphor.mixers.base import use_threads
 from anaphor.models.decoding import has_hooks
 from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.precision import to_double
 from anaphor.progress_listener import report_progress
 
 # Attention may hold a number for each head and each pair of tokens, which does not fit into memory when a text is
@@ -254,7 +255,7 @@ def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> ScoredT
     return ScoredText(
         text,
         tuple(tokenizer.tokens[token] for token in ids),
-        tuple(losses.double().tolist()),
+        tuple(to_double(losses).tolist()),
         tuple(token == tokenizer.unknown for token in ids),
         model.causal,
     )

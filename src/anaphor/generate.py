@@ -22,6 +22,7 @@ from anaphor.evaluation import choose_threads, eval_modules, full_precision, pre
 from anaphor.mixers.base import select_rows
 from anaphor.models.decoding import WARM_UP, CUDAGraphDecoding, Decoding, can_capture
 from anaphor.models.language_model import LanguageModel, ModelState
+from anaphor.precision import to_double
 from anaphor.typecheck import check_types
 
 
@@ -50,7 +51,7 @@ class Sampler:
             maxima, chosen = logits.max(-1)
             check_finite(maxima.tolist())
             return chosen
-        probabilities = torch.softmax(self.filter_logits(logits.double()), -1).cpu()
+        probabilities = torch.softmax(self.filter_logits(to_double(logits)), -1).cpu()
         check_finite([float(probabilities.sum())])
         # As torch.multinomial draws: the first of several alarms, each with the rate of a token's probability.
         waits = torch.empty_like(probabilities)

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "anaphor"
 SHEETS = SOURCE / "course" / "sheets"  # files of students, which import those beside them
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.is_relative_to(SHEETS))
-CORE = ["errors", "deprecated", "processor", "file_locks", "files", "user_paths", "shipped_files", "plain_values",
+CORE = ["errors", "deprecated", "processor", "precision", "file_locks", "files", "user_paths", "shipped_files",
+        "plain_values",
         "yaml_files", "config",
         "typecheck", "flags", "imported_files", "registry", "operations", "row_draws", "draw", "taps", "mixers",
         "cuda_graphs", "models", "progress_listener", "data", "metrics", "evaluation", "generate", "beam_search",

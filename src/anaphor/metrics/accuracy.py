@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anaphor.precision import to_double, widest_dtype
+
 BINS = 15
 """Of the calibration error, as Guo et al. (2017) have them."""
 MAX_CONFUSION = 200
@@ -53,13 +55,15 @@ class ClassScores:
 
 def score_classes(logits: Tensor, labels: Tensor) -> ClassScores:
     """[N, C], [N] -> scores. Values are read on the host once."""
-    log_p = logits.double().log_softmax(-1)
+    log_p = to_double(logits).log_softmax(-1)
     classes = log_p.shape[1]
     confidence, predicted = log_p.max(-1)
     right = predicted == labels
-    top5 = (log_p.topk(5).indices == labels[:, None]).any(1).double().mean() if classes > 5 else right.double().mean()
+    top5 = (
+        to_double((log_p.topk(5).indices == labels[:, None]).any(1)).mean() if classes > 5 else to_double(right).mean()
+    )
     values = torch.stack(
-        [right.double().mean(), F.nll_loss(log_p, labels), top5, calibration_error(confidence.exp(), right)]
+        [to_double(right).mean(), F.nll_loss(log_p, labels), top5, calibration_error(confidence.exp(), right)]
     ).tolist()
     counts = torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
     return ClassScores(values[0], values[1], values[2] if classes > 5 else None, values[3], counts.cpu())
@@ -68,6 +72,6 @@ def score_classes(logits: Tensor, labels: Tensor) -> ClassScores:
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> Tensor:
     """Σ over bins of |accuracy - mean confidence| · share of examples. Bins have equal width; [N], [N] -> []"""
     place = (confidence * bins).ceil().long().clamp(1, bins) - 1  # a bin contains its upper end
-    gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
-    gaps.index_add_(0, place, right.double() - confidence.double())
+    gaps = torch.zeros(bins, dtype=widest_dtype(confidence.device), device=confidence.device)
+    gaps.index_add_(0, place, to_double(right) - to_double(confidence))
     return gaps.abs().sum() / len(confidence)

@@ -78,7 +78,9 @@ class LossMeter:
 
     def add(self, total: Tensor, tokens: int) -> None:
         # In double precision, because small losses vanish in a sum over millions of tokens.
-        total = total.detach().double()
+        from anaphor.precision import to_double
+
+        total = to_double(total.detach())
         self._total = total if self._total is None else self._total + total
         self.tokens += tokens
 

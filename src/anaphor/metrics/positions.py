@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+from anaphor.precision import to_double
+
 IGNORE_INDEX = -100
 
 
@@ -45,7 +47,7 @@ class PositionMeter:
         has_target = targets != IGNORE_INDEX
         right = (logits.argmax(-1) == targets) & has_target
         losses = F.cross_entropy(
-            logits.double().flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+            to_double(logits).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
         )
         some = has_target.any(1)
         self._losses.append(losses)

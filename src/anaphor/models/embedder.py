@@ -17,6 +17,7 @@ from anaphor.models.embedding import Embedding
 from anaphor.models.image_spec import ImageModelSpec, check_divides
 from anaphor.models.language_model_spec import LanguageModelSpec
 from anaphor.models.text_spec import TextEncoderSpec
+from anaphor.precision import widest_dtype
 from anaphor.registry import EMBEDDERS
 from anaphor.row_draws import random_rows
 
@@ -161,10 +162,11 @@ class PatchEmbedder(nn.Module):
         """Half of the features encode the row and half the column, in units of the grid of training.
         [rows · columns, D]"""
         half, device = self.spec.width_in // 2, self.patches.weight.device
-        inv_freq = inverse_frequencies(torch.arange(half, device=device, dtype=torch.float64) // 2 * 2 / half)
+        inv_freq = inverse_frequencies(torch.arange(half, device=device, dtype=widest_dtype(device)) // 2 * 2 / half)
         along = [
             sinusoids(
-                (torch.arange(count, device=device, dtype=torch.float64) + 0.5) * self.spec.grid / count, inv_freq
+                (torch.arange(count, device=device, dtype=widest_dtype(device)) + 0.5) * self.spec.grid / count,
+                inv_freq,
             )
             for count in (rows, columns)
         ]

@@ -13,6 +13,7 @@ from torch import Tensor
 from anaphor.inspect.split_losses import Groups, SplitLosses
 from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
+from anaphor.precision import to_double
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def class_losses(
     groups: Mapping[str, Groups],
 ) -> ClassLosses:
     """From the logits of all examples, [N, C] and [N]; `metadata` are those of the signature."""
-    log_p = logits.double().log_softmax(-1)
+    log_p = to_double(logits).log_softmax(-1)
     losses = -log_p.gather(1, labels[:, None]).squeeze(1)
     codes = labels.cpu().numpy()
     return ClassLosses(

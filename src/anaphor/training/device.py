@@ -26,15 +26,19 @@ def choose_device(name: str) -> torch.device:
     """The device of that name. Torch is asked for a GPU only where the name leaves it open, or asks for one."""
     look_up(DEVICES, name, "device")
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")  # mps is untested: only if asked for
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device='cuda': torch finds no GPU here; use --device auto or --device cpu")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device='mps': torch finds no GPU of Apple here; use --device auto or --device cpu")
     return torch.device(name)
 
 
 def name_device(device: torch.device) -> str:
     """A device for people: the CPU, or the name of the GPU."""
-    return "the CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "the CPU" if device.type == "cpu" else "the GPU of this Mac"
 
 
 def check_hardware(recipe: str, file: Path, device: str) -> None:

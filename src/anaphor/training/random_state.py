@@ -37,6 +37,8 @@ def get_random_state(device: torch.device) -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state()
+    elif device.type == "mps":
+        states["mps"] = torch.mps.get_rng_state()
     return states
 
 
@@ -46,3 +48,5 @@ def set_random_state(states: Mapping[str, Tensor], device: torch.device) -> None
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])
+    elif device.type == "mps" and "mps" in states:
+        torch.mps.set_rng_state(states["mps"])

@@ -17,7 +17,12 @@ from anaphor.typecheck import check_types
 from anaphor.yaml_files import read_mapping
 
 DTYPES = {"auto": "bfloat16 on a GPU, else float32", "float32": "single precision", "bfloat16": "half precision"}
-DEVICES = {"auto": "a GPU where there is one, else the CPU", "cpu": "the CPU", "cuda": "a GPU"}
+DEVICES = {
+    "auto": "a GPU where there is one, else the CPU",
+    "cpu": "the CPU",
+    "cuda": "a GPU",
+    "mps": "the GPU of a Mac",
+}
 MAX_SEED = 2**63 - 1
 AVERAGES = {"none": "no average", "ema": "an average that forgets", "tail": "the mean of the last part"}
 

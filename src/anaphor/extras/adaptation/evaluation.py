@@ -19,6 +19,7 @@ from anaphor.extras.adaptation.neural_cache import Cache
 from anaphor.extras.adaptation.steps import AdaptiveStep, cached_losses
 from anaphor.metrics.losses import LossMeter, LossResult
 from anaphor.metrics.result import Result
+from anaphor.precision import to_double
 from anaphor.tasks.evaluations import Evaluation
 from anaphor.tasks.lm.evaluate import refuse_examples
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
@@ -96,7 +97,7 @@ def _results(
     """A result for each adaptation, from the losses under all of them [adaptations, B, T]."""
     meters = [LossMeter(causal=experiment.model.causal) for _ in adaptations]
     for batch, values in losses:
-        for meter, total in zip(meters, values.double().sum((1, 2)), strict=True):
+        for meter, total in zip(meters, to_double(values).sum((1, 2)), strict=True):
             meter.add(total, batch.count)
     return [
         experiment.result_of_meter(split, protocol, meter, adaptation=adaptation)

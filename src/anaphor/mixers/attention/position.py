@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from anaphor.errors import ConfigError
 from anaphor.mixers.attention.rope_scaling import parse_rope_scaling
 from anaphor.mixers.spec import Sizes
+from anaphor.precision import widest_dtype
 
 Method = Literal["embed", "rotate", "bias"]
 Rotation = tuple[Tensor, Tensor]
@@ -89,7 +90,9 @@ class Sinusoidal(Position):
         return dimension // 2 * (2 / self.width)
 
     def embed(self, positions: Tensor) -> Tensor:
-        exponents = self.exponents(torch.arange(self.width, device=positions.device, dtype=torch.float64))
+        exponents = self.exponents(
+            torch.arange(self.width, device=positions.device, dtype=widest_dtype(positions.device))
+        )
         return sinusoids(positions, inverse_frequencies(exponents))
 
 
@@ -130,7 +133,7 @@ class Rotary(Position):
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         pairs = self.width // 2
-        exponents = torch.arange(pairs, device=positions.device, dtype=torch.float64) / pairs
+        exponents = torch.arange(pairs, device=positions.device, dtype=widest_dtype(positions.device)) / pairs
         inv_freq, scale = inverse_frequencies(exponents, self.theta), 1.0
         if self.scaling is not None:
             inv_freq, scale = self.scaling.inverse_frequencies(inv_freq, self.theta), self.scaling.attention_factor

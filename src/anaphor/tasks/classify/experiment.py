@@ -29,6 +29,7 @@ from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.cross_entropy import widen
 from anaphor.models.presets import TEXT_PRESETS
 from anaphor.models.text_encoder import TextEncoder
+from anaphor.precision import to_double
 from anaphor.progress_listener import report_progress
 from anaphor.tasks.classify import BAG_OF_WORDS, FREE, ClassifyModelOptions, ClassifyRunSpec
 from anaphor.tasks.classify.figures import draw_learning
@@ -231,7 +232,7 @@ class ClassifyExperiment(Experiment):
                 raise DataError(f"text {number} is empty: there is nothing to classify")
         encoded = [self.encode_text(text)[0] for text in texts]
         batches = self._batches(encoded, [0] * len(texts), EVAL_ROWS)
-        rows = self.logits(batches).double().softmax(-1).cpu()
+        rows = to_double(self.logits(batches)).softmax(-1).cpu()
         return [
             {
                 "text": text,

@@ -27,6 +27,7 @@ from anaphor.metrics.accuracy import score_classes
 from anaphor.metrics.result import Result
 from anaphor.models import ImageClassifier
 from anaphor.models.cross_entropy import soft_cross_entropy
+from anaphor.precision import to_double
 from anaphor.progress_listener import report_progress
 from anaphor.tasks.images import ImageModelOptions, ImageRunSpec
 from anaphor.tasks.images.figures import draw_mistakes
@@ -120,7 +121,7 @@ class ImageExperiment(Experiment):
         x = self.augment.normalize(images.to(self.device))
         logits: Tensor = self.model(x)
         if self.spec.flips:
-            both = torch.stack((logits, self.model(x.flip(-1)))).double().softmax(-1)
+            both = to_double(torch.stack((logits, self.model(x.flip(-1))))).softmax(-1)
             logits = both.mean(0).clamp(min=1e-300).log()
         return logits
 
@@ -139,7 +140,7 @@ class ImageExperiment(Experiment):
 
     def describe_logits(self, logits: Tensor) -> dict[str, Any]:
         """The predicted class and the probabilities by class name. [classes]"""
-        probabilities = logits.double().softmax(-1)
+        probabilities = to_double(logits).softmax(-1)
         names = self.metadata.classes
         return {
             "label": names[int(probabilities.argmax())],

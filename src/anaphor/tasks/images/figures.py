@@ -10,6 +10,7 @@ from torch import Tensor
 from anaphor.data.images import ImageSplit
 from anaphor.draw import figure_paths, new_figure, save_all
 from anaphor.draw.confusion import shorten
+from anaphor.precision import to_double
 
 ACROSS, DOWN = 6, 3
 
@@ -17,7 +18,7 @@ ACROSS, DOWN = 6, 3
 def draw_mistakes(split: ImageSplit, logits: Tensor, stem: Path) -> list[Path]:
     """The mistakes with the highest confidence: each image with what it was taken for and what it is. Nothing is drawn
     where there are none."""
-    confidence, predicted = logits.double().softmax(-1).max(-1)
+    confidence, predicted = to_double(logits).softmax(-1).max(-1)
     wrong = (predicted != split.labels).nonzero()[:, 0]
     if not len(wrong):
         return []

@@ -17,6 +17,7 @@ from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.metrics.losses import LossMeter, LossResult, loss_result
 from anaphor.metrics.positions import PositionMeter, PositionScores
+from anaphor.precision import to_double
 from anaphor.progress_listener import report_progress
 from anaphor.tasks.lm.experiment import PaddedExperiment
 
@@ -102,7 +103,7 @@ class AnswersExperiment(PaddedExperiment):
         """The loss alone, of the answers of all sequences of a split."""
         batches, meter = self.split(split), LossMeter(causal=self.model.causal)
         for batch, values in losses:
-            meter.add(values.double().sum(), batch.count)
+            meter.add(to_double(values).sum(), batch.count)
         return loss_result(meter.read(), self.metadata(batches))
 
     def metadata(self, batches: AnsweredBatches) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from anaphor.metrics.losses import LossMeter, LossResult, loss_result
 from anaphor.mixers.base import detach
 from anaphor.models.language_model import LanguageModel, ModelState
 from anaphor.models.presets import PRESETS
+from anaphor.precision import to_double
 from anaphor.registry import LOSS_TERMS, STREAM_ORDERS, changed_settings, make_extras
 from anaphor.tasks.lm import STREAM_ONLY, LanguageRunSpec
 from anaphor.tasks.lm.look import look_at, write
@@ -299,7 +300,7 @@ class StreamExperiment(LanguageModelExperiment):
         """The result of the losses of all segments of a split."""
         meter = LossMeter(causal=self.model.causal)
         for batch, values in losses:
-            meter.add(values.double().sum(), batch.count)
+            meter.add(to_double(values).sum(), batch.count)
         return self.result_of_meter(split, protocol, meter)
 
     def result_of_meter(self, split: str, protocol: Protocol, meter: LossMeter, **metadata: Any) -> LossResult:
@@ -402,7 +403,7 @@ class PaddedExperiment(LanguageModelExperiment):
         examples = self.split(split)
         meter = LossMeter(causal=self.model.causal)
         for batch, values in losses:
-            meter.add(values.double().sum(), batch.count)
+            meter.add(to_double(values).sum(), batch.count)
         total = meter.read(examples.text_bytes)
         unknowns = examples.count_token(self.tokenizer.unknown)
         limit = {} if self.spec.max_examples is None else {"max_examples": self.spec.max_examples}

@@ -18,6 +18,7 @@ from anaphor.draw import COLORS, curves, figure_paths
 from anaphor.errors import ConfigError
 from anaphor.metrics.losses import LossMeter, LossResult, LossTotal
 from anaphor.models.language_model import LanguageModel
+from anaphor.precision import to_double, widest_dtype
 from anaphor.tasks.lm.answers import AnswersExperiment
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.protocol import Protocol, choose_carry
@@ -124,11 +125,11 @@ def score_at_length(experiment: StreamExperiment, split: str, protocol: Protocol
     sums, counts = torch.zeros(0), torch.zeros(0)
     recall = RecallMeter(causal=experiment.model.causal)
     for batch, losses in experiment.listen(recall, split, protocol):
-        meter.add(losses.double().sum(), batch.count)
+        meter.add(to_double(losses).sum(), batch.count)
         if not len(sums):  # the first segment is the longest
-            sums = losses.new_zeros(losses.shape[1], dtype=torch.float64)
+            sums = losses.new_zeros(losses.shape[1], dtype=widest_dtype(losses.device))
             counts = torch.zeros_like(sums, dtype=torch.long)
-        sums[: losses.shape[1]] += losses.double().sum(0)
+        sums[: losses.shape[1]] += to_double(losses).sum(0)
         counts[: losses.shape[1]] += batch.input_mask.sum(0)
     positions = tuple(
         LossTotal(total, count, causal=experiment.model.causal)

@@ -18,6 +18,7 @@ from anaphor.evaluation import losses_by_batch, score_sentences
 from anaphor.files import default_permissions
 from anaphor.generate import Sampler, generate
 from anaphor.metrics.losses import LossMeter, LossResult, LossTotal, loss_result
+from anaphor.precision import to_double
 from anaphor.tasks.lm.experiment import LanguageModelExperiment, StreamExperiment
 from anaphor.tasks.lm.length import losses_by_length
 from anaphor.tasks.lm.study import SPEED_COLUMNS, STATE_TOKENS, long_lines_column
@@ -69,7 +70,7 @@ def score_train(experiment: LanguageModelExperiment, like: str) -> LossResult:
     meter = LossMeter(causal=experiment.model.causal)
     batches = protocol.batches(tokens, experiment.tokenizer.boundary)
     for batch, losses in losses_by_batch(experiment.model, batches, protocol.carry):
-        meter.add(losses.double().sum(), batch.count)
+        meter.add(to_double(losses).sum(), batch.count)
     total = meter.read(0)
     unknowns = 0 if unknown is None else int((tokens == unknown).sum())
     return loss_result(total, {**protocol.metadata(total.tokens), **experiment.common_metadata(total.tokens, unknowns)})

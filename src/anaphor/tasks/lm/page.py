@@ -15,6 +15,7 @@ from anaphor.generate import Sampler, generate
 from anaphor.inspect import compare_losses
 from anaphor.inspect.parts import LookParts, check_tokens, split_look
 from anaphor.models.language_model import LanguageModel
+from anaphor.precision import to_double
 from anaphor.tasks.lm import describe_unknown
 from anaphor.tasks.lm.experiment import LanguageModelExperiment
 from anaphor.tasks.lm.look import TextModel, look_at
@@ -67,7 +68,7 @@ def expect_tokens(model: LanguageModel, tokenizer: Tokenizer, prompt: list[int])
     with eval_mode(model), torch.inference_mode():
         for chunk in chunk_slices(len(tokenizer), len(prompt)):  # the logits are the largest tensor here
             x, state = model.compute_hidden_states(read[:, chunk], state)
-            best = model.predict(x, state)[0].double().softmax(-1).topk(count)
+            best = to_double(model.predict(x, state)[0]).softmax(-1).topk(count)
             found += zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [
         [{"token": tokenizer.tokens[token], "probability": value} for token, value in zip(*place, strict=True)]

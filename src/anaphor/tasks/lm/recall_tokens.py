@@ -18,6 +18,7 @@ from anaphor.data.batches import Batch
 from anaphor.data.stored_tokens import StoredTokens
 from anaphor.data.tokenizer import Ids
 from anaphor.metrics.losses import LossMeter, LossResult, LossTotal
+from anaphor.precision import to_double
 from anaphor.progress_listener import report_progress
 from anaphor.tasks.lm.protocol import Protocol
 
@@ -56,7 +57,7 @@ class RecallMeter:
         masks = None if repeated is None else iter(repeated)
         for batch, values in losses:
             mask = find_repeated_in_rows(batch) if masks is None else next(masks)
-            self._meter.add(values.masked_fill(~mask, 0).double().sum(), 0)
+            self._meter.add(to_double(values.masked_fill(~mask, 0)).sum(), 0)
             counts.append(mask.sum())
             yield batch, values
         self._meter.tokens += int(torch.stack(counts).sum()) if counts else 0

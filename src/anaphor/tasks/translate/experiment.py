@@ -37,6 +37,7 @@ from anaphor.metrics.losses import LossMeter, LossResult, LossTotal, loss_result
 from anaphor.metrics.result import Result
 from anaphor.models import Seq2Seq
 from anaphor.models.cross_entropy import token_losses
+from anaphor.precision import to_double
 from anaphor.progress_listener import report_progress, track_progress
 from anaphor.registry import DATASETS, LOSS_TERMS, make_extras
 from anaphor.row_draws import repeated_rows
@@ -198,7 +199,7 @@ class TranslationExperiment(Experiment):
         """Total loss of the targets of a split, their ends included."""
         meter = LossMeter()
         for batch, losses in self.losses_by_batch(split):
-            meter.add(losses.double().sum(), batch.count)
+            meter.add(to_double(losses).sum(), batch.count)
         return meter.read(self.split(split).pairs.bytes)
 
     def losses_by_batch(self, split: str) -> Iterator[tuple[Batch, Tensor]]:

@@ -15,6 +15,7 @@ from anaphor.inspect.alignment import cross_attention, cross_attention_taps
 from anaphor.inspect.parts import ATTENTION, LookParts, check_tokens, describe_map
 from anaphor.inspect.split_losses import Groups, SplitLosses
 from anaphor.metrics.losses import LossMeter, loss_result
+from anaphor.precision import to_double
 from anaphor.tasks.translate.experiment import TranslationExperiment
 
 LENGTHS = (5, 10, 20, 40, 80)
@@ -116,8 +117,8 @@ def sentence_losses(experiment: TranslationExperiment, split: str) -> SentenceLo
     place = {index: number for number, index in enumerate(pairs.indices.tolist())}
     losses = np.empty(len(pairs), np.float32)
     for batch, found in experiment.losses_by_batch(split):
-        meter.add(found.double().sum(), batch.count)
-        means = found.double().sum(1) / (batch.targets >= 0).sum(1)
+        meter.add(to_double(found).sum(), batch.count)
+        means = to_double(found).sum(1) / (batch.targets >= 0).sum(1)
         for index, mean in zip(batch.indices, means.tolist(), strict=True):
             losses[place[index]] = mean
     groups = {"length": Groups.by_count("Tokens of the source", pairs.source.sizes, LENGTHS)}
