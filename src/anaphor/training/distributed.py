@@ -228,7 +228,8 @@ class RankGroup(Ranks):
                 yield
         except Cancelled as error:
             if self.is_first and self.is_leading:
-                self._tell(CANCELLATIONS.index(type(error)) + 1)
+                kind = type(error) if type(error) in CANCELLATIONS else Cancelled
+                self._tell(1 + CANCELLATIONS.index(kind))
             raise
         else:
             self._hear()
