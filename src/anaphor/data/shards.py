@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -190,7 +190,7 @@ class ShardedArray:
         for number in range(int(first), int(last) + 1):
             begin = int(self._starts[number])
             parts.append(self._shard(number)[max(start - begin, 0) : stop - begin])
-        self._mapped += (stop - start) * self.kind.itemsize + os.sysconf("SC_PAGE_SIZE")
+        self._mapped += (stop - start) * self.kind.itemsize + mmap.PAGESIZE
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
