@@ -18,7 +18,8 @@ from course.submissions import ALL, CODE, EXERCISE, FOLDERS, RIGHT, Surroundings
 REASON = why_not_safe()
 needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
 FEW = ("speaks-for-the-grader", "writes-outside", "linked-manifest")
-SECONDS = "15"
+SECONDS = "60"
+"""For a call: right code on a busy machine must not be taken for an endless loop."""
 
 
 @pytest.fixture
