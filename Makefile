@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test pytest test-slow torture lint bench demo docs clean
+.PHONY: install test pytest test-slow torture audit lint bench demo docs clean
 
 install: .venv/.anaphor
 
@@ -20,6 +20,11 @@ test-slow: .venv/.test .venv/.ray .venv/.docs
 TORTURE ?= 60
 torture: .venv/.test
 	PYTHONPATH=tests $(BIN)/python -W ignore -m torture --minutes $(TORTURE) --out docs/results/faults.md
+
+# Known weaknesses of the pinned packages, where the network allows to ask for them.
+audit: .venv/bin/pip
+	$(BIN)/pip install -q pip-audit
+	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
 lint: .venv/.lint
 	$(BIN)/ruff check benchmarks docs/figures src tests

@@ -1,8 +1,12 @@
 """What the documentation shows works with the wheel alone, in an empty folder, without the repository."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
@@ -38,6 +42,44 @@ def installed(tmp_path_factory):
     (wheel,) = wheels.glob("anaphor-*.whl")
     subprocess.run([*pip, "install", "--no-index", "--no-deps", "--target", packages, wheel], check=True)
     return packages
+
+
+def test_two_builds_of_a_tree_are_equal_byte_by_byte(tmp_path):
+    """Whatever the times of the files are, and wherever the tree is."""
+    pytest.importorskip("hatchling", reason="hatchling builds the wheel: `pip install -e '.[test]'`")
+    wheels = []
+    for name, seconds in (("first", 10**9), ("second", 1.5e9)):
+        tree = tmp_path / name
+        tree.mkdir()
+        for part in ("src", "docs", "pyproject.toml", "README.md", "LICENSE"):
+            place, ignored = ROOT / part, shutil.ignore_patterns("__pycache__")
+            if place.is_dir():
+                shutil.copytree(place, tree / part, ignore=ignored)
+            else:
+                shutil.copy(place, tree / part)
+        for path in tree.rglob("*"):
+            os.utime(path, (seconds, seconds))
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+        subprocess.run(build, cwd=tree, capture_output=True, check=True)
+        (wheel,) = (tree / "dist").glob("*.whl")
+        wheels.append(wheel.read_bytes())
+    assert wheels[0] == wheels[1]
+
+
+def test_the_page_on_installation_has_every_dependency_with_its_licence():
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for requirement in project["dependencies"]:
+        name = re.split(r"[<>=,]", requirement)[0]
+        found = metadata(name)
+        stated = [found.get("License-Expression"), found.get("License"), *(found.get_all("Classifier") or ())]
+        row = re.search(rf"^\| {name} \| [^|]+ \| ([^|]+) \|$", page, flags=re.MULTILINE)
+        assert row is not None, name
+        assert any(row[1] in one for one in stated if one), f"{name}: {row[1]}"
+    extras = project["optional-dependencies"]
+    inside = set(re.split(r"[\[\],]", extras["all"][0])[1:-1])
+    assert inside == extras.keys() - {"all", "test", "oracles", "lint", "docs"}
+    assert all(f"'.[{name}]'" in page for name in inside | {"all"})
 
 
 @pytest.mark.slow
