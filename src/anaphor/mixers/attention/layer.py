@@ -184,12 +184,10 @@ class Attention(MultiHead):
             assert embedded is not None, "such an encoding has vectors"
             x = x + embedded.to(x.dtype)
         rows, new, _ = x.shape
-        projected = self.project(x)
+        projected = self.project(x).view(rows, new, -1, self.head_width).transpose(1, 2)  # [B, H + 2G, T, K]
         # Where nothing came before, no gradient flows through the cache, and that of all three is written once.
-        parts = torch.split_with_sizes(projected, (self.inner_width, self.kv_width, self.kv_width), dim=-1)
-        q, k, v = map(self.split_heads, parts)  # [B, H, T, K], [B, G, T, K], [B, G, T, K]
-        keys_values = projected[..., self.inner_width :].view(rows, new, 2, self.kv_heads, self.head_width)
-        keys_values = keys_values.permute(0, 2, 3, 1, 4)  # [B, 2, G, T, K]
+        q, k, v = torch.split_with_sizes(projected, (self.heads, self.kv_heads, self.kv_heads), dim=1)
+        keys_values = projected[:, self.heads :].view(rows, 2, self.kv_heads, new, self.head_width)
         if self.k_norm is not None:
             q, k = self.norm_queries(q), self.norm_keys(k)
             keys_values = torch.stack((k, v), 1)
