@@ -77,7 +77,8 @@ def test_every_snippet_prints_what_the_page_shows(path, tmp_path, monkeypatch):
         # Cells of a study in this process: a worker would import torch for each.
         monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **options: Here(slots=2))
     # How many lines about steps there are depends on the speed of the machine.
-    monkeypatch.setattr("anaphor.progress.FIRST_SECONDS", math.inf)
+    for name in ("FIRST_SECONDS", "LINE_SECONDS"):
+        monkeypatch.setattr(f"anaphor.progress.{name}", math.inf)
     # Their names are all that a page shows of the curves of a run.
     monkeypatch.setattr("anaphor.training.loop.draw_curves", lambda folder, task: list(folder.curves))
     torch.set_default_dtype(torch.float32)
