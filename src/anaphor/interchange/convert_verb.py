@@ -20,7 +20,6 @@ class Options:
 
     help_examples: ClassVar[tuple[str, ...]] = (
         "anaphor convert bert-base-uncased --out runs/bert",
-        "anaphor convert gpt2 --out runs/gpt2",
         "anaphor convert SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2",
     )
 
