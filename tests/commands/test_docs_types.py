@@ -15,7 +15,10 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 UNTYPED = "# mypy: allow-untyped-defs, allow-untyped-calls\n"
 BY_HAND = {"check.md", "course/001.md", "trace.md"}
 """Functions of these pages are written as students write them, with lists where `trace` passes tensors."""
-UNIONS = {"selection.md": "an answer is a query or the proof that there is none, and the page knows which"}
+UNIONS = {
+    "selection.md": "an answer is a query or the proof that there is none, and the page knows which",
+    "images.md": "images are in memory or in files, and the page knows which",
+}
 
 mypy = pytest.importorskip("mypy", reason="mypy is part of `make lint`")
 
