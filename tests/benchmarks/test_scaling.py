@@ -143,7 +143,8 @@ def test_every_recipe_can_be_measured_without_a_download():
     recipes = scaling.find_recipes()
     assert len(recipes) >= 12
     assert {task.name for task, _ in recipes.values()} == set(TASKS)
-    assert {spec.data for _, spec in recipes.values()} <= set(scaling.SHAPES)
+    # The small encoder learns from a data set of the program, which needs no shape.
+    assert {spec.data for _, spec in recipes.values()} - {"negation"} <= set(scaling.SHAPES)
 
 
 SMALL = {

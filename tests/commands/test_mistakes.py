@@ -36,7 +36,10 @@ from anaphor.config import MISSING_EXTRA
         ),
         (["generate", "run", "--beam", "10000000"], "beam=10000000: it must be at most 10,000"),
         (["translate", "run", "text", "--beam", "10000000"], "beam=10000000: it must be at most 10,000"),
-        (["train", "lm", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
+        (
+            ["train", "lm", "--device", "gpu"],
+            "unknown device 'gpu'; did you mean 'cuda'? (known: auto, cpu, cuda, mps)",
+        ),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(error_of, words, message):

@@ -21,7 +21,8 @@ def double(monkeypatch):
 def angles_of(scaling, theta, part=1.0):
     """Of the first position, and the factor of queries and keys."""
     rotary = Rotary(Sizes(64, 4, HEAD_WIDTH, 0, None, theta, scaling, part))
-    cos, sin = rotary.rotation(torch.tensor([[1]]), torch.float64)
+    # Of each pair the second dimension; in the first one the sine is negative.
+    cos, sin = (part.chunk(2, -1)[1] for part in rotary.rotation(torch.tensor([[1]]), torch.float64))
     return torch.atan2(sin, cos).flatten(), torch.hypot(cos, sin).flatten()
 
 

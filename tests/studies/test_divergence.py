@@ -33,7 +33,7 @@ def stopped(job):
 def test_a_setting_that_went_wrong_is_the_worst_and_one_that_crashed_is_unknown(begin, monkeypatch, ends, told):
     study = begin(Pretending(ends=ends), "parameters: {lr: {values: [1.0]}}\nseeds: 2")
     plan = Drawn(study.spec.settings())
-    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
+    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder, is_shared: plan)
     study.run()
     assert [value for _, value in plan.told] == [told]
 
@@ -48,7 +48,7 @@ def test_one_seed_that_diverges_spoils_a_setting_where_more_is_better_too(begin,
     )
     study.spec = study.spec.with_base(data="echo")
     plan = Drawn(study.spec.settings())
-    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
+    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder, is_shared: plan)
     study.run()
     assert [value for _, value in plan.told] == [-math.inf]
 

@@ -125,7 +125,7 @@ def test_a_worker_that_the_study_told_to_stop_is_not_begun_again(begin, code):
 def test_a_refused_search_leaves_the_description_of_the_study_as_it_was(begin, monkeypatch):
     study = begin(Pretending())
 
-    def refuse(spec, folder):
+    def refuse(spec, folder, is_shared):
         raise KeyError("refused")
 
     monkeypatch.setattr(module, "make_proposals", refuse)

@@ -26,7 +26,7 @@ class Drawn:
 
 
 def run(study, monkeypatch, plan):
-    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder: plan)
+    monkeypatch.setattr("anaphor.studies.study.make_proposals", lambda spec, folder, is_shared: plan)
     study.run()
 
 

@@ -73,7 +73,7 @@ def test_the_device_is_that_of_the_command_or_else_of_the_file(file, monkeypatch
     assert spec.base["device"] == device
     asked = []
     monkeypatch.setattr("anaphor.studies.command.build_engine", lambda name, **said: asked.append(said["device"]))
-    make_engine(options, spec.base["device"])
+    make_engine(options, spec)
     assert asked == [device]
 
 
@@ -488,7 +488,7 @@ def test_presets_are_listed(capsys):
         (["optimizers", "--set", "lr=1", "--dry-run"], "the study varies lr along the axis optimizer (sgd, "),
         (["bptt", "--set", "seed=3", "--dry-run"], "use --seeds"),
         (["bptt", "--set", "device=cpu", "--dry-run"], "use --device"),
-        (["bptt", "--of", "somewhere"], "--of is for studies that measure more (heads-and-positions, "),
+        (["bptt", "--of", "somewhere"], "--of is for studies that measure more (architectures-full, "),
         (["length", "--of", "somewhere", "--set", "width=8"], "leave out --data, --init, --seeds and --set"),
         (["bptt", "--set", "lr=2020-13-45"], "'2020-13-45' is neither a number, a name nor a list of them"),
         (["bptt", "--set", f"lr={'[' * 5000}"], "is neither a number, a name nor a list of them"),

@@ -113,14 +113,14 @@ def test_the_lock_of_a_killed_holder_is_free(tmp_path):
 
 def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_taken_again(tmp_path, monkeypatch):
     """As when another process was refused a run between the opening of the file and the lock on it."""
-    path, flock, deleted = tmp_path / ".lock", lock.fcntl.flock, []
+    path, lock_file, deleted = tmp_path / ".lock", lock.lock_file, []
 
-    def late(handle, operation):
+    def late(handle):
         if not deleted:
             deleted.append(path.unlink())
-        flock(handle, operation)
+        lock_file(handle)
 
-    monkeypatch.setattr(lock.fcntl, "flock", late)
+    monkeypatch.setattr(lock, "lock_file", late)
     with lock.hold_lock(path, "it"):
         assert deleted
         with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on "), lock.hold_lock(path, "it"):

@@ -24,7 +24,11 @@ from anaphor.training.spec import DEVICES
         (LanguageRunSpec, {"betas": (0.9, True)}, "betas[1]=True: it must be a number"),
         (LanguageRunSpec, {"layer_lr": 0.5}, "layer_lr=0.5: it must be a list of numbers"),
         (LanguageRunSpec, {"layer_residuals": [1, 0]}, "layer_residuals[0]=1: it must be True or False"),
-        (LanguageRunSpec, {"device": "cdua"}, "unknown device 'cdua'; did you mean 'cuda'? (known: auto, cpu, cuda)"),
+        (
+            LanguageRunSpec,
+            {"device": "cdua"},
+            "unknown device 'cdua'; did you mean 'cuda'? (known: auto, cpu, cuda, mps)",
+        ),
         (TranslationRunSpec, {"encoder": "lstm"}, "encoder='lstm': it must be a list of strings"),
         (TranslationRunSpec, {"decoder": "gru"}, "decoder='gru': it must be a list of strings"),
         (TranslationRunSpec, {"encoder_layers": 0}, "encoder_layers=0: it must be at least 1"),
@@ -49,7 +53,8 @@ def test_a_list_is_as_welcome_as_a_tuple():
 
 def test_devices_are_those_that_a_run_can_choose(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert {choose_device(name).type for name in DEVICES} == {"cpu", "cuda"}
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert {choose_device(name).type for name in DEVICES} == {"cpu", "cuda", "mps"}
 
 
 def test_whatever_can_be_said_of_a_language_model_can_be_said_to_the_command():

@@ -22,6 +22,7 @@ from anaphor.errors import ConfigError, DataError, count_noun
 from anaphor.files import make_folder, replace_file
 from anaphor.metrics.described import describe_metrics
 from anaphor.metrics.result import Metric
+from anaphor.web.summary import find_metric
 from anaphor.yaml_files import dump_yaml
 
 FOLDER = "added"
@@ -36,7 +37,8 @@ STEP_CURVES = {
     "throughput": ("throughput", "tokens_per_second"),
 }
 """Curves of training that `steps.jsonl` has, by the names that others give them."""
-LARGER_IS_BETTER = re.compile(r"acc|bleu|f1|auc|score|reward|precision|recall|bleu|map\b", re.IGNORECASE)
+LARGER_IS_BETTER = re.compile(r"acc|f1|auc|score|reward|precision|map\b", re.IGNORECASE)
+"""Parts of names of metrics. What our own tasks measure they say themselves."""
 
 
 @dataclass
@@ -156,7 +158,9 @@ def sort_curves(run: ForeignRun) -> tuple[list[tuple[str, Metric]], dict[str, st
     metrics: dict[str, tuple[str, Metric]] = {}
     for tag in chosen:
         name = _metric_name(tag)
+        known = find_metric(name)
         goal: Literal["min", "max"] = "max" if LARGER_IS_BETTER.search(name) else "min"
+        goal = goal if known is None else known.goal
         metrics.setdefault(name, (tag, Metric(name, goal, name.replace("_", " "))))
     ordered = sorted(metrics.values(), key=lambda one: (one[1].name != "loss", one[1].name))
     steps: dict[str, str] = {}
