@@ -102,7 +102,7 @@ def mixers(draw):
     width = heads * 2 * draw(st.integers(1, 3))
     if draw(st.booleans()):
         spec = TABLE[draw(st.sampled_from(sorted(TABLE)))]
-        fields = {"width": width, "width_out": draw(st.sampled_from([None, 5]))}
+        fields = {"width": width, "width_out": draw(st.sampled_from([None, 5 * heads]))}
         if isinstance(spec, RecurrenceSpec):
             known = [name for name in RECURRENCE_SETTINGS if hasattr(spec, name)]
             fields |= {name: draw(st.sampled_from(RECURRENCE_SETTINGS[name])) for name in known}

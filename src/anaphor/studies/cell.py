@@ -28,8 +28,8 @@ from anaphor.user_paths import user_path
 
 # Code that may change a result; drawing, commands and studies do not.
 CODE = (
-    "mixers", "precision.py", "operations.py", "kernels", "cuda_graphs.py", "models", "data", "metrics", "evaluation.py", "generate.py",
-    "beam_search.py", "interchange", "tasks", "extras", "training",
+    "mixers", "precision.py", "row_draws.py", "operations.py", "kernels", "cuda_graphs.py", "models", "data",
+    "metrics", "evaluation.py", "generate.py", "beam_search.py", "interchange", "tasks", "extras", "training",
 )  # fmt: skip
 
 JOB, MEASURES, TEST, STOP, STATUS, OUTPUT = (

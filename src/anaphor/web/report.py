@@ -257,8 +257,10 @@ class _Models:
     def add(self, text: str | None) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
         """Ask, and give the address that each view starts with, and the losses by position and the like of runs."""
         start: dict[str, dict[str, str]] = {}
-        two = self._find_two("passages") or self._find_two("tokens") if self._has("tokens") else []
-        split = [key for key in two if "passages" in self._row(key)["offers"]]
+        # Where runs have passages they are compared by these, or not at all: their tokens need not be the same.
+        view = "passages" if self._ids_offering("passages") else "tokens"
+        two = self._find_two(view) if self._has("tokens") else []
+        split = two if all("passages" in self._row(key)["offers"] for key in two) else []
         body = {"runs": two, "split": "valid", "length": LENGTH, "count": PASSAGES}
         passages = self._post("passages", body, "passages") if split else None
         if passages is not None and "overall" in passages:
