@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
 WITHOUT_DOUBLE = frozenset({"mps"})
 """Kinds of devices without double precision."""
 
