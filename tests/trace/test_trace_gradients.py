@@ -187,7 +187,7 @@ def test_gpt_nano(layers):
     """As the preset has it, with three layers, and with two."""
     model = build("gpt-nano", vocabulary=65, layers=layers)
     tokens = torch.randint(65, (1, 32))
-    assert same_at_every_node(lambda tokens: model(tokens)[0], tokens) >= 20 * layers
+    assert same_at_every_node(lambda tokens: model(tokens)[0], tokens) >= 17 * layers, "a layer has so many operations"
     model.zero_grad()
     model(tokens)[0].sum().backward()
     graph = trace(model)(tokens)
