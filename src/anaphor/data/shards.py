@@ -133,7 +133,7 @@ class Manifest:
 
 @contextmanager
 def cache_errors(path: Path, needed: int) -> Iterator[None]:
-    """What cannot be written is told with what to do: without a cache, data of this size cannot be read."""
+    """Say what to do where nothing can be written: data of this size cannot be read without a cache."""
     try:
         yield
     except OSError as error:

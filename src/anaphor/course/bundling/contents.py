@@ -54,7 +54,7 @@ def _bundle(name: str) -> BundledData:
     dataset = find_dataset(name)
     paths = {file: file.find_or_download() for file in dataset.files}
     for file in paths:
-        file.digest()  # a file that was changed is told here, not in the room
+        file.digest()  # a changed file is refused here, not in the classroom
     return BundledData(name, dataset.license, {f"{file.data}/{path.name}": path for file, path in paths.items()})
 
 
