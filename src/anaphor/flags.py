@@ -14,8 +14,10 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING
+from functools import cache
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from anaphor.config import field_docs, missing_extra, nearest, read_settings, sections_of
@@ -113,7 +115,8 @@ class Flag:
         return self.metavar if self.positional else f"--{self.name} {self.metavar}"
 
 
-def flags_of(kind: type) -> dict[str, Flag]:
+@cache
+def flags_of(kind: type) -> Mapping[str, Flag]:
     """The flags of a spec by field."""
     hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Flag] = {}
@@ -144,7 +147,7 @@ def flags_of(kind: type) -> dict[str, Flag]:
             metavar=metavar if place is None else place.metavar,
             unset=field.metadata.get("unset", ""),
         )
-    return found
+    return MappingProxyType(found)
 
 
 def parse(kind: type[Spec], argv: Sequence[str], *, program: str) -> Spec:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from functools import wraps
+from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -32,7 +32,8 @@ class PlainType(NamedTuple):
 
     def accepts(self, value: Any) -> bool:
         # In Python a bool is an int, too.
-        is_bool = type(value) is bool or f"{type(value).__module__}.{type(value).__name__}".startswith("numpy.bool")
+        kind = type(value)
+        is_bool = kind is bool or (kind.__module__ == "numpy" and kind.__name__.startswith("bool"))
         return is_bool if bool in self.classes else isinstance(value, self.classes) and not is_bool
 
 
@@ -62,7 +63,11 @@ class Annotation(NamedTuple):
 
 def read_annotation(annotation: Any) -> Annotation:
     """Returns what an annotation says, written as text or not."""
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return _read_text(annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
+
+
+@cache  # specs are made by the hundred, with the same few annotations
+def _read_text(text: str) -> Annotation:
     text = _OPTIONAL.sub(r"\1 | None", _MODULE.sub("", text))
     kind = text.removesuffix(" | None")
     found = _LIST.fullmatch(kind)

@@ -30,7 +30,13 @@ def _own_cache(tmp_path_factory):
 @pytest.mark.parametrize(
     ("task", "case"),
     [
-        pytest.param(task, case, id=f"{kind}-{task}-{name}", marks=[pytest.mark.slow] if case.get("slow") else [])
+        # Every preset and recipe each time; those with other settings take as long as both together.
+        pytest.param(
+            task,
+            case,
+            id=f"{kind}-{task}-{name}",
+            marks=[pytest.mark.slow] if case.get("slow") or kind == "settings" else [],
+        )
         for recorded in RECORDED
         for kind, task, name, case in cases(recorded)
     ],

@@ -18,8 +18,9 @@ REFERENCE = "bb387736116b25e4"
 LONG = (
     *("classification.md", "index.md", "length.md", "translation.md"),
     *("tutorials/compare.md", "tutorials/fine-tune.md", "tutorials/look-inside.md", "tutorials/own-mixer.md"),
+    *("course/003.md", "images.md", "interchange.md", "live-page.md", "looking-inside.md", "python.md", "studies.md"),
 )
-"""Pages that train for more than five seconds."""
+"""Pages that take longer than two seconds."""
 
 
 NEEDS = {

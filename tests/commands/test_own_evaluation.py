@@ -106,6 +106,7 @@ def test_its_flags_have_a_section_of_help(run, file, capsys):
     assert "--times [INT ...]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_evaluates_runs_of_other_tasks_too(file, tmp_path, capsys, error_of, single_precision):
     words = ["--data", "shapes", "--max-examples", "64", "--width", "8", "--layers", "1", "--heads", "2"]
     train = ["train", "images", *words, "--batch-size", "16", "--steps", "1", "--device", "cpu", "--no-test"]

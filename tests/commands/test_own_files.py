@@ -54,6 +54,7 @@ def test_export_takes_it(run, error_of):
     assert "run cannot be exported" in error_of(["export", "run", "--out", "there", *MOVED])
 
 
+@pytest.mark.slow
 @pytest.mark.needs("web")
 def test_the_page_takes_the_files_of_its_command_alone(run):
     from anaphor.web.jobs import Jobs, worker_command

@@ -78,7 +78,7 @@ def test_an_imported_mixer_wins_over_that_of_a_plugin_whichever_is_imported_firs
     mixer = "import anaphor\nanaphor.register_mixer('mine', anaphor.MIXERS[{!r}])\n"
     install("first", mixer.format("gru"))
     (tmp_path / "own.py").write_text(mixer.format("lstm"))
-    done = run("models", "--json", "--import", "own.py")
+    done = run("train", "lm", "--data", "grammar", "--mixers", "mine", "--dry-run", "--import", "own.py")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("mixer 'mine' of ") == 1
     script = (

@@ -123,6 +123,7 @@ def mixers(draw):
     return replace(spec, **fields).build().eval()
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), mixer=mixers(), rows=st.integers(1, 3), tokens=st.integers(1, 9))
 def test_promises_hold_for_random_shapes_cuts_and_lengths(data, mixer, rows, tokens):

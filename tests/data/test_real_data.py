@@ -77,6 +77,7 @@ def words_of_shakespeare():
     return build_tokenizer(open_dataset("tinyshakespeare"), "treebank")
 
 
+@pytest.mark.slow
 def test_shakespeare_s_dialogues_pad_little(real_data):
     source, tokenizer = open_dataset("tinyshakespeare"), words_of_shakespeare()
     examples = [tokenizer.encode_example(dialogue) for dialogue in split_examples(source.text("train"))]

@@ -32,6 +32,7 @@ def test_the_cost_is_that_of_a_loop_over_tokens():
     assert make_term(ActivationRegularization()) is None
 
 
+@pytest.mark.slow
 def test_learning_pays_it_and_no_loss_shows_it(tmp_path):
     free = build_experiment(SPEC)
     penalized = build_experiment(dataclasses.replace(SPEC, activation_reg=3.0, temporal_activation_reg=1.0))

@@ -159,6 +159,7 @@ def test_without_a_price_a_batch_is_read_once_and_to_the_bit_as_ever(model):
 # ---- training
 
 
+@pytest.mark.slow
 def test_learning_pays_it_and_no_loss_shows_it(tmp_path, single_precision):
     free, dear = (_run(tmp_path / str(price), price) for price in (0.0, 1000.0))
     assert dear["train_loss"] < 10, "the penalty is no part of what is told"

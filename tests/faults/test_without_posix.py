@@ -40,6 +40,7 @@ for words in (
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has nothing to take away")
 def test_a_run_is_trained_resumed_scored_and_listed(tmp_path):
     (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog sat on the log\n" * 40, encoding="utf-8")

@@ -63,6 +63,7 @@ def test_no_file_is_a_drawer_for_odds_and_ends():
     assert not [path for path in MODULES if path.stem in ("utils", "helpers", "common", "misc")]
 
 
+@pytest.mark.slow
 def test_every_module_imports_alone():
     """Each from a clean slate of its own part. Parts import one way, so what other parts hold cannot help it."""
     script = (

@@ -89,6 +89,7 @@ sys.exit(code or "torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_training_does_not_import_the_compiler_of_torch(tmp_path):
     """It takes as long as to import torch."""
     words = [sys.executable, "-c", COMPILER, str(tmp_path / "run")]

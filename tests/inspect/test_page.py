@@ -270,6 +270,7 @@ def test_weights_below_zero_and_on_later_tokens_are_shown(tab, tmp_path):
     undisturbed(tab, address)
 
 
+@pytest.mark.slow
 def test_a_thousand_tokens_stay_usable(tab, tmp_path, single_precision):
     tokenizer = BPE.train("the cat sat\n" * 3, 260)
     model = build("hybrid", vocabulary=len(tokenizer), width=16, layers=2, memory=1200)

@@ -168,6 +168,7 @@ def test_a_study_of_fine_tuning_needs_initial_weights(folders, name, count, erro
         }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.needs("studies")
 def test_a_study_of_optimizers_tests_its_best_and_draws_learning_curves(folders, tmp_path, monkeypatch):
     from anaphor.studies.cell import TEST

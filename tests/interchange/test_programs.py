@@ -13,9 +13,9 @@ from anaphor.interchange.programs import cummax, solve_triangular, tensors_of_in
 from anaphor.models import build_image_classifier
 
 pytestmark = pytest.mark.needs("interchange")
-MODELS = ["rnn-tanh", "gru", "lstm", "qrnn", "transformer", "transformer-xl", "linear", "hybrid", "gopher-44m", "leaky"]
-MODELS += ["gated-delta", "rwkv7", "mlstm", "rg-lru", "my-gated-delta"]
-MORE = ["retention", "gla", "delta", "mamba2", "slstm", "min-gru", "min-lstm"]
+MODELS = ["gru", "lstm", "transformer", "linear", "hybrid", "leaky", "gated-delta"]
+MORE = ["rnn-tanh", "qrnn", "transformer-xl", "gopher-44m", "rwkv7", "mlstm", "rg-lru", "my-gated-delta"]
+MORE += ["retention", "gla", "delta", "mamba2", "slstm", "min-gru", "min-lstm"]
 ALL = [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
 NO_ONNX = find_spec("onnx") is None or find_spec("onnxscript") is None or find_spec("onnxruntime") is None
 

@@ -147,30 +147,26 @@ def test_a_kernel_agrees_with_the_readable_code(name, request):
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def trained(tmp_path, *words):
-    """Modules of the shelf that a process of its own imports to train, and the environment that the run records."""
-    script = (
-        "import sys\n"
-        "from anaphor.cli.main import main\n"
-        "code = main(sys.argv[1:])\n"
-        "print(*[name for name in sys.modules if name.startswith('anaphor.kernels.')])\n"
-        "sys.exit(code)\n"
-    )
-    out = tmp_path / f"run{len(words)}"
-    settings = ["--data", "grammar", "--model", "lstm", "--optimizer", "sgd", "--width", "8", "--steps", "2"]
-    command = ["train", "lm", *settings, "--no-test", "--device", "cpu", "--json", "--out", str(out), *words]
-    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split(), RunFolder(out).read_environment()
+TWICE = """
+import sys
+from anaphor.cli.main import main
+for out, *words in (["off", "--no-kernels"], ["on"]):
+    assert main([*sys.argv[1:], "--out", out, *words]) == 0
+    print(*[name for name in sys.modules if name.startswith("anaphor.kernels.")])
+"""
 
 
 def test_without_kernels_nothing_of_the_shelf_is_imported(tmp_path):
-    imported, environment = trained(tmp_path)
-    assert imported
-    assert "kernels" not in environment
-    imported, environment = trained(tmp_path, "--no-kernels")
-    assert imported == []
-    assert environment["kernels"] is False
+    """In a process of its own, which trains without kernels first."""
+    settings = ["--data", "grammar", "--model", "lstm", "--optimizer", "sgd", "--width", "8", "--steps", "2"]
+    command = ["train", "lm", *settings, "--no-test", "--device", "cpu", "--json"]
+    done = subprocess.run([sys.executable, "-c", TWICE, *command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    _, off, _, on = done.stdout.splitlines()
+    assert off == ""
+    assert on != ""
+    assert RunFolder(tmp_path / "off").read_environment()["kernels"] is False
+    assert "kernels" not in RunFolder(tmp_path / "on").read_environment()
 
 
 def test_a_kernel_of_a_user_runs_where_it_applies_and_kernels_are_on(monkeypatch):

@@ -93,6 +93,7 @@ def test_a_callback_has_a_setting_that_varies(study, here, tmp_path):
     assert counted.read_text() == "step\n" * 2
 
 
+@pytest.mark.slow
 def test_settings_of_an_extra_vary(study, tmp_path):
     """Its file is the user's, in the current folder; each cell has a process of its own."""
     shutil.copy(EXAMPLES / "repetition.py", tmp_path / "own.py")

@@ -73,6 +73,7 @@ def test_every_metric_has_a_column_and_a_panel_and_longer_examples_are_scored_on
     assert r"2$\times$ length" in text
 
 
+@pytest.mark.slow
 def test_longer_examples_that_are_added_are_measured_without_training_again(run):
     _, first = run(DIGITS.replace(", mse_2x", ""))
     before = [cell["valid"]["mse"] for cell in first["cells"]]

@@ -138,6 +138,7 @@ def test_forty_cells_survive_random_kills(room):
     assert numbers(result) == numbers(calm)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_study_is_gone(room):
     write_study(room, widths=[4], seeds=2, steps=100_000)
     out = room / "out"

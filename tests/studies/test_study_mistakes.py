@@ -86,6 +86,7 @@ def test_a_full_disk_is_told_with_the_path(tmp_path, monkeypatch, capsys, text):
     assert "No space left on device; it needs" in last
 
 
+@pytest.mark.slow
 def test_workers_execute_no_file_of_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "study.yaml").write_text(STUDY % (tmp_path / "text.txt"))
     with trap(tmp_path, monkeypatch) as folder:

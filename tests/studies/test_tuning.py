@@ -78,7 +78,7 @@ def brute_force(values, tuning, seeds):
     ],
     ids=["all", "first", "others", "two"],
 )
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2))])
 def test_nested_selection_is_what_brute_force_finds(lines, tuning, seeds, number, begin):
     values = draw(np.random.default_rng(number))
     expected = brute_force(values, tuning, seeds)
@@ -121,6 +121,7 @@ def test_nested_selection_is_what_brute_force_finds(lines, tuning, seeds, number
     assert second.p < 0.001 or f"p = {second.p:.{3 if second.p < 0.1 else 2}f}" in sentence
 
 
+@pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_a_frozen_choice_stays(begin):
     values = draw(np.random.default_rng(1))
     lines = f"{LINES}seeds: 3\ntune_seeds: 1"

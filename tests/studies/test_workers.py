@@ -144,6 +144,7 @@ def check(folder):
     return finished
 
 
+@pytest.mark.slow
 def test_two_workers_train_every_cell_once_and_one_of_them_reports(write, tmp_path):
     file = write(widths="[2, 3]")
     first, second = finish([begin(file, tmp_path / "out"), begin(file, tmp_path / "out")])
@@ -157,6 +158,7 @@ def test_two_workers_train_every_cell_once_and_one_of_them_reports(write, tmp_pa
     assert without_folder(result) == without_folder(alone(file, tmp_path / "alone"))
 
 
+@pytest.mark.slow
 def test_workers_of_a_random_search_draw_the_settings_that_one_alone_draws(write, tmp_path):
     pytest.importorskip("optuna")
     file = write(widths="[2, 3, 4, 5, 6]")

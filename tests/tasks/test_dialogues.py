@@ -82,6 +82,7 @@ def test_the_loss_falls_in_each_of_three_epochs(talk, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["valid"]["loss"] == losses[-1]
 
 
+@pytest.mark.slow
 def test_the_loss_falls_in_each_of_three_epochs_of_shakespeare(shakespeare, tmp_path):
     losses = train(
         tmp_path / "run", data=shakespeare, vocabulary=1000, max_examples=1000, epochs=3, batch_size=32, lr=3e-3,

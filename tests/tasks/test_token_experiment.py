@@ -127,6 +127,7 @@ def test_the_gated_delta_rule_by_chunks_is_the_one_token_by_token(bias):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_gated_delta_rule_learns_to_recall():
     settings = {**SMALL, "width": 32, "batch_size": 100, "lr": 0.01, "steps": 100, "eval_every": 100}
     run = anaphor.train("my-recall", model="my-gated-delta", out="run", **settings)

@@ -211,6 +211,7 @@ def test_the_page_is_readable_in_the_dark_and_has_levels(opened):
     assert min(bright(f".node text.{kind}", "fill") for kind in ("name", "value", "gradient")) > 140
 
 
+@pytest.mark.slow
 def test_gpt_nano_is_traced_and_opened_within_seconds(opened, single_precision):
     model = build("gpt-nano", vocabulary=65)
     tokens = torch.randint(65, (1, 32))

@@ -28,8 +28,8 @@ class Faults(anaphor.NullCallback):
 
 def test_a_step_asks_the_system_for_no_memory(tmp_path):
     (tmp_path / "text").mkdir()
-    for split in ("train", "valid"):
-        (tmp_path / "text" / f"{split}.txt").write_text(" ".join(f"w{number}" for number in range(WORDS)))
+    for split, words in (("train", WORDS), ("valid", 20)):
+        (tmp_path / "text" / f"{split}.txt").write_text(" ".join(f"w{number}" for number in range(words)))
     faults = Faults()
     anaphor.train(
         "lm", out=tmp_path / "run", callback=faults, data=str(tmp_path / "text"), model="lstm", layers=1, width=WIDTH,

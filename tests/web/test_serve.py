@@ -226,6 +226,7 @@ def test_a_start_with_few_descriptors_is_refused(tmp_path):
     assert "ulimit -n" in line
 
 
+@pytest.mark.slow
 def test_idle_connections_cost_one_line_and_the_page_is_served_after_them(start, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", LIMITED.format(256) + "sys.exit(main(['serve', '--port', '0', '--no-browser']))"],
