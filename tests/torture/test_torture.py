@@ -32,7 +32,8 @@ def attempts(key, tmp_path, seeds):
 
 @pytest.mark.parametrize(
     ("key", "seeds"),
-    [("kills", [1]), ("damages", [1, 2, 3]), ("command-lines", [1]), ("spec-files", [1]), ("disk-full", [1])],
+    # With this seed the first kill is in a write, which comes however quick the run is.
+    [("kills", [39]), ("damages", [1, 2, 3]), ("command-lines", [1]), ("spec-files", [1]), ("disk-full", [1])],
 )
 def test_a_few_tries_are_survived(tmp_path, key, seeds):
     outcomes = attempts(key, tmp_path, seeds)

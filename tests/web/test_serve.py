@@ -226,6 +226,32 @@ def test_a_start_with_few_descriptors_is_refused(tmp_path):
     assert "ulimit -n" in line
 
 
+LOST = """
+import os, signal, sys
+from anaphor.cli.main import main
+from anaphor.web import serve_verb
+
+class Ending:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+built = serve_verb.build_config
+
+def build_config(*arguments, **options):
+    Ending()
+    return built(*arguments, **options)
+
+serve_verb.build_config = build_config
+sys.exit(main(["serve", "--port", "0", "--no-browser"]))
+"""
+
+
+def test_a_signal_that_comes_in_a_destructor_while_it_starts_ends_it(tmp_path):
+    """There the exception of a handler is lost."""
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.slow
 def test_idle_connections_cost_one_line_and_the_page_is_served_after_them(start, tmp_path):
     process = subprocess.Popen(

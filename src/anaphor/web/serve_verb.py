@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
@@ -85,7 +86,8 @@ def run(argv: Sequence[str]) -> int:
         print(hint, file=sys.stderr, flush=True)
     logging.basicConfig(format="anaphor: %(message)s", level=logging.ERROR)
     # uvicorn closes everything at SIGTERM, and then raises the signal again.
-    signal.signal(signal.SIGTERM, _terminate)
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, partial(_terminate, received))
     with contextlib.ExitStack() as stack:
         if options.browser and has_display():
             page = stack.enter_context(redirect_file(address))
@@ -96,8 +98,10 @@ def run(argv: Sequence[str]) -> int:
         from anaphor.web.jobs import Jobs, worker_command
 
         jobs = Jobs(worker_command(imports, force=options.force))
-        Server(build_config(folder, token, listening, options.host, jobs=jobs)).run(sockets=[listening])
-    return 0
+        server = Server(build_config(folder, token, listening, options.host, jobs=jobs))
+        server.should_exit = bool(received)
+        server.run(sockets=[listening])
+    return 128 + received[0] if received else 0
 
 
 def build_config(folder: Path, token: str, listening: socket.socket, host: str, **options: Any) -> Config:
@@ -126,7 +130,9 @@ def build_config(folder: Path, token: str, listening: socket.socket, host: str, 
     )
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
+def _terminate(received: list[int], number: int, frame: object) -> NoReturn:
+    """End the process. Raised in a destructor the exception is lost, so the signal is remembered, too."""
+    received.append(number)
     raise SystemExit(128 + number)
 
 
