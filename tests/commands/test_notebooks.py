@@ -11,7 +11,7 @@ from anaphor.shipped_files import NOTEBOOKS, files_by_name, find_file
 from commands.notebook_cells import read_cells, run_cells
 
 ALL = files_by_name(NOTEBOOKS, ".ipynb")
-SLOW = {"fine_tuning", "look_inside", "study"}
+SLOW = {"fine_tuning", "first_model", "look_inside", "study"}
 SHOWN = {"first_model": "Run", "look_inside": "TextLook", "study": "StudyResult"}
 """What shows itself richly in a notebook."""
 

@@ -177,7 +177,7 @@ def test_without_a_data_path_a_run_works_where_its_data_are(project, elsewhere, 
     assert (code, line) == (2, "the data of the run are missing: there is no d in this folder")
 
 
-@pytest.mark.parametrize("data", ["pairs/train.en,pairs/train.de", "pairs"])
+@pytest.mark.parametrize("data", ["pairs", pytest.param("pairs/train.en,pairs/train.de", marks=pytest.mark.slow)])
 def test_translation_runs_likewise(project, elsewhere, capsys, data):
     if data == "pairs":
         for language in ("en", "de"):

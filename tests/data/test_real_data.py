@@ -87,6 +87,7 @@ def test_shakespeare_s_dialogues_pad_little(real_data):
     assert not any((batch.targets == tokenizer.pad).any() for batch in padded)
 
 
+@pytest.mark.slow
 def test_full_stops_in_shakespeare_stand_alone(real_data):
     glued = [token for token in words_of_shakespeare().tokens if token.endswith(".") and token.strip(".")]
     assert len(glued) < 20, "what is left is initials, and stops before a dash or a quotation mark"

@@ -88,7 +88,7 @@ def said(folder, count):
     return [line for line in lines if line.startswith("anaphor: ") or "Traceback" in line or line.startswith("stopped")]
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_lost_rank_ends_all_with_one_line(data, lost):
     processes = start_ranks(3, partial(command, data), data)
     wait_until(lambda: (data / "run" / "checkpoints" / "step-50" / "manifest.json").exists())

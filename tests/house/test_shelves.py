@@ -64,7 +64,7 @@ WITH_EXTRAS = [
     ("train", "lm", "--resume", "--out", "tests/extras/old_runs/lm-pointer"),
 ]
 """A recipe, a flag and a run with settings of extras."""
-A_PART = ["training/test_load_run.py", "training/test_run_spec.py", "test_config.py"]
+A_PART = ["test_config.py", "training/test_run_spec.py"]
 """Tests that run often without any shelf."""
 
 THERE = tuple(filter(has_shelf, SHELVES))

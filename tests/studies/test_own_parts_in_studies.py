@@ -70,6 +70,7 @@ def test_a_mixer_is_compared_with_another(study, here):
     assert [cell["status"] for cell in cells] == ["finished", "finished"]
 
 
+@pytest.mark.slow
 def test_the_error_of_a_mixer_is_the_reason_of_the_failure(study, tmp_path):
     file = tmp_path / "broken.py"
     source = (

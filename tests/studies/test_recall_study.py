@@ -23,6 +23,7 @@ def spec(single_precision):
     return read_study(find_study_file("recall"))
 
 
+@pytest.mark.slow
 def test_in_its_smallest_form_it_goes_from_tuning_to_a_table_for_a_paper(spec, tmp_path):
     small = spec.with_base(steps=1, eval_every=1, pairs=1, keys=4, values=2, device="cpu")
     (axis,) = small.tune

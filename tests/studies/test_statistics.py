@@ -68,7 +68,7 @@ def compared(trials, seeds, correlation, line, **effects):
 
 
 @pytest.mark.parametrize(("correlation", "line"), [(0.3, LINES), (0.9, LONG)], ids=["weak", "strong"])
-@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize("seeds", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_intervals_over_seeds_and_text_cover_what_they_say(seeds, correlation, line):
     found = compared(TRIALS, seeds, correlation, line, by_seed=2.0)
     assert {one.variance_from for one in found} == {"seeds and text"}

@@ -430,7 +430,9 @@ def test_a_damaged_seal_is_told_in_one_line(content, file, engine, tmp_path, cap
     assert "seal.json is damaged" in refused(capsys, file, "--seeds", "1")
 
 
-@pytest.mark.parametrize("content", ['{"status": "fin', "[]", "{}", ""])
+@pytest.mark.parametrize(
+    "content", ['{"status": "fin', *(pytest.param(one, marks=pytest.mark.slow) for one in ("[]", "{}", ""))]
+)
 def test_a_damaged_result_of_a_cell_of_a_sealed_study_is_named_and_what_to_do(content, file, engine, tmp_path, capsys):
     first = told(capsys, file)
     engine.jobs.clear()

@@ -114,6 +114,7 @@ def assert_nothing_lost_or_doubled(room, out, result, cells):
     assert workers(out) == []
 
 
+@pytest.mark.slow
 def test_killed_workers_and_a_killed_coordinator_change_no_number(room, monkeypatch, capsys):
     path = write_study(room, widths=[4, 8], seeds=1, steps=60)
     with monkeypatch.context() as patch:  # undisturbed cells need no process of their own
@@ -154,6 +155,7 @@ def test_workers_end_when_their_study_is_gone(room):
     assert workers(out) == []
 
 
+@pytest.mark.slow
 def test_a_cell_that_always_fails_is_recorded_and_the_others_finish(room):
     """A model that no machine has room for, beside one that fits."""
     path = write_study(room, widths=[4], seeds=1, steps=4)

@@ -72,8 +72,8 @@ def brute_force(values, tuning, seeds):
     ("lines", "tuning", "seeds"),
     [
         ("seeds: 3", [0, 1, 2], [0, 1, 2]),
-        ("seeds: 4\ntune_seeds: 1", [0], [0, 1, 2, 3]),
-        ("seeds: [0, 1, 2]\ntune_seeds: [3, 4]", [3, 4], [0, 1, 2]),
+        pytest.param("seeds: 4\ntune_seeds: 1", [0], [0, 1, 2, 3], marks=pytest.mark.slow),
+        pytest.param("seeds: [0, 1, 2]\ntune_seeds: [3, 4]", [3, 4], [0, 1, 2], marks=pytest.mark.slow),
         ("seeds: [2, 5, 1]\ntune_seeds: 2", [2, 5], [2, 5, 1]),
     ],
     ids=["all", "first", "others", "two"],

@@ -48,7 +48,7 @@ def files(run, *names):
     return [str(run.parent / name) for name in names]
 
 
-@pytest.mark.parametrize(("terminal", "flags"), [(True, []), (True, ["--json"]), (False, [])])
+@pytest.mark.parametrize(("terminal", "flags"), [(True, []), (False, [])])
 def test_look_has_a_progress_bar_in_a_terminal(terminal, flags, run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", "xterm")

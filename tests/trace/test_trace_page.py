@@ -193,6 +193,7 @@ def test_nodes_are_reached_by_keyboard_and_described(opened):
     assert "∂<lambda>/∂relu = [1 1]\ngradient contribution (1, 1)" in tab.locator("#readers").inner_text()
 
 
+@pytest.mark.slow
 def test_the_page_is_readable_in_the_dark_and_has_levels(opened):
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     tab = opened(trace(lambda x: model(x).sum())(x=torch.randn(4, 8)))

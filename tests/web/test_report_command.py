@@ -98,6 +98,7 @@ def count_pages(path):
     return len(re.findall(rb"/Type\s*/Page\b", path.read_bytes()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium to print with: apt-get install chromium")
 def test_a_report_of_five_runs_is_printed_on_at_most_eight_pages(run, tmp_path, capsys):
     runs = []

@@ -477,6 +477,7 @@ def test_in_a_browser_that_has_the_cookie_another_site_gets_nothing(served, ids,
     page.close()
 
 
+@pytest.mark.slow
 def test_a_link_on_another_site_opens_the_page(served, foreign, browser):
     context = browser.new_context()
     page = context.new_page()

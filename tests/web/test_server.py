@@ -224,6 +224,7 @@ def test_a_page_that_is_closed_cancels_its_work(folder, ids, browser):
         assert (job.state, job.error) == ("cancelled", "cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("studies")
 def test_with_a_full_disk_everything_is_shown_and_models_answer(folder, ids):
     """No process of the server may write a single byte; and the one that answers pages does not load torch."""

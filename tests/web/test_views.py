@@ -105,6 +105,7 @@ def test_the_losses_of_a_text_are_those_of_score(tab, served, ids, folder, capsy
         assert part in tip
 
 
+@pytest.mark.slow
 def test_a_run_without_data_is_compared_on_a_text_alone(tab, copied):
     """A converted run has no validation split."""
     spec = copied / "lstm-1" / "spec.yaml"
@@ -143,6 +144,7 @@ def give_many_passages(route):
     route.fulfill(response=answer, json=plain)
 
 
+@pytest.mark.slow
 def test_the_view_starts_with_a_text_and_shows_ten_passages_at_a_time(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, length=8)
     tokens = tab.locator(".own-text .compared .token")
@@ -180,6 +182,7 @@ def test_the_planted_passages_come_first(tab, planted):
         assert (blue > red) == (letter == "A"), "blue where A is better, orange where B is"
 
 
+@pytest.mark.slow
 def test_a_link_opens_its_passage_again(tab, planted):
     open_view(tab, planted, "tokens", **planted.pair, on="valid", length=16)
     cards = tab.locator("article.passage")
@@ -382,6 +385,7 @@ def test_an_image_is_shown_by_layer_and_head_and_can_be_chosen(tab, served, ids,
 # ---- two runs inside, side by side
 
 
+@pytest.mark.slow
 def test_a_second_run_is_shown_beside_the_first_on_the_same_text(tab, served, ids, folder):
     open_view(tab, served, "look", run=ids["lstm"], text=SENTENCE)
     tab.wait_for_selector(".view.look[data-shown]")
@@ -455,6 +459,7 @@ def test_compare_and_look_start_with_an_example_of_every_task(tab, copied, ids):
 # ---- any width, any light
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(tab, served, planted, ids):
     tab.set_viewport_size({"width": 390, "height": 800})
     tab.emulate_media(color_scheme="dark")
