@@ -16,9 +16,9 @@ pytest: .venv/.test
 test-slow: .venv/.test .venv/.ray .venv/.docs
 	$(BIN)/pytest -m slow
 
-# The faults that are promised to be survived, as an experiment of an hour on two cores: `make torture TORTURE=5` takes minutes.
+# The faults that are promised to be survived, as an experiment of up to an hour on two cores: `make torture TORTURE=5` takes minutes.
 TORTURE ?= 60
-torture: .venv/.test
+torture: .venv/.test .venv/.ray
 	PYTHONPATH=tests $(BIN)/python -W ignore -m torture --minutes $(TORTURE) --out docs/results/faults.md
 
 # Known weaknesses of the pinned packages, where the network allows to ask for them.

@@ -19,11 +19,15 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def write_text(folder):
+    (folder / "text").mkdir()
+    (folder / "text" / "train.txt").write_text(TEXT)
+    (folder / "text" / "valid.txt").write_text(TEXT[:200])
+
+
 @pytest.fixture
 def data(tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_text(TEXT)
-    (tmp_path / "text" / "valid.txt").write_text(TEXT[:200])
+    write_text(tmp_path)
     return tmp_path
 
 
@@ -39,7 +43,7 @@ def kill_some(processes, draw):
         os.kill(process, signal.SIGKILL)
 
 
-def check_elastic(folder, counts, steps, seed):
+def check_elastic(folder, counts, steps, seed, train_part=train_part):
     """Train on one number of ranks after the other, each killed at a random step but the last. Returns the losses."""
     draw, name = random.Random(seed), f"elastic-{seed}"
     log, last = folder / f"{name}.log", 0

@@ -5,11 +5,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from ray_nodes import start_nodes
 from studies.test_study_faults import assert_nothing_lost_or_doubled, begin, disturbed, end, numbers, write_study
 
 pytest.importorskip("ray", reason="`pip install anaphor[ray]` for studies on a cluster")
@@ -18,34 +18,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def two_nodes():
-    """The address of a cluster of two nodes on this machine, each with one processor."""
-    script = (
-        "import sys, ray\n"
-        "from ray.cluster_utils import Cluster\n"
-        "cluster = Cluster(head_node_args={'num_cpus': 1, 'include_dashboard': False})\n"
-        "cluster.add_node(num_cpus=1)\n"
-        "print(cluster.address, flush=True)\n"
-        "sys.stdin.read()\n"
-        "cluster.shutdown()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    assert address, "the cluster did not start"
-    yield address
-    process.communicate()
+    """A cluster of two nodes on this machine, each with one processor."""
+    with start_nodes() as nodes:
+        yield nodes
 
 
 def test_two_nodes_give_the_table_of_this_machine(room, two_nodes):
     write_study(room, widths=[4, 8], seeds=3, steps=60)
     _, local = end(begin(room, room / "local"))
-    code, far = end(begin(room, room / "far", "--engine", "ray", "--address", two_nodes))
+    code, far = end(begin(room, room / "far", "--engine", "ray", "--address", two_nodes.address))
     assert code == 0
     assert numbers(far) == numbers(local)
     assert far["table"] == local["table"]
@@ -54,7 +35,7 @@ def test_two_nodes_give_the_table_of_this_machine(room, two_nodes):
 def test_killed_workers_on_a_cluster_change_no_number(room, two_nodes):
     write_study(room, widths=[4, 8], seeds=2, steps=120)
     _, calm = end(begin(room, room / "calm"))
-    words = ("--engine", "ray", "--address", two_nodes)
+    words = ("--engine", "ray", "--address", two_nodes.address)
     code, result = disturbed(room, room / "wild", random.Random(3), kills=3, coordinator_kills=1, words=words)
     assert code == 0
     assert_nothing_lost_or_doubled(room, room / "wild", result, 4)
@@ -64,7 +45,7 @@ def test_killed_workers_on_a_cluster_change_no_number(room, two_nodes):
 def test_a_killed_process_of_ray_takes_its_cell_along_and_both_begin_again(room, two_nodes):
     write_study(room, widths=[4], seeds=2, steps=400)
     _, calm = end(begin(room, room / "calm"))
-    process = begin(room, room / "wild", "--engine", "ray", "--address", two_nodes)
+    process = begin(room, room / "wild", "--engine", "ray", "--address", two_nodes.address)
     killed = False
     while process.poll() is None:
         try:
@@ -86,7 +67,7 @@ def tasks_of_ray():
             words = (place / "cmdline").read_bytes()
         except OSError:
             continue
-        if words.startswith(b"ray::run_here"):
+        if words.startswith(b"ray::run_job"):
             found.append(int(place.name))
     return found
 

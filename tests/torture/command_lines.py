@@ -21,7 +21,9 @@ from torture import children
 from torture.fault import Fault, Outcome, failed
 
 SECONDS = 60
-"""A command line that takes longer hangs: all trainings have two steps at most."""
+"""A command line that takes longer hangs: all trainings have two steps at most. On a busy machine these are seconds of
+the processor, while it gets any."""
+ROUNDS = 10
 BATCH = 25
 """Command lines that one process runs, one after another."""
 GIB = 2**30
@@ -108,7 +110,7 @@ def run_lines(place: Path, own: Path, lines: list[list[str]]) -> Iterator[tuple[
         assert process.stdout is not None
         with process:
             for number in range(start, len(lines)):
-                ready, _, _ = select.select([process.stdout], [], [], SECONDS)
+                ready = await_answer(process)
                 answer = process.stdout.readline() if ready else ""
                 start = number + 1
                 if not answer:
@@ -120,6 +122,26 @@ def run_lines(place: Path, own: Path, lines: list[list[str]]) -> Iterator[tuple[
                 found = json.loads(answer)
                 yield number, found["code"], found["errors"]
             process.kill()
+
+
+def await_answer(process: subprocess.Popen[str]) -> bool:
+    """Whether a process has printed something before it counts as one that hangs."""
+    began = before = processor_seconds(process.pid)
+    for _ in range(ROUNDS):
+        ready, _, _ = select.select([process.stdout], [], [], SECONDS)
+        if ready:
+            return True
+        now = processor_seconds(process.pid)
+        if now - began >= SECONDS or now - before < SECONDS / 60:
+            return False
+        before = now
+    return False
+
+
+def processor_seconds(process: int) -> float:
+    """Seconds that a process has computed, and those that it has started and waited for."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _run_all(place: Path, own: Path, lines: list[list[str]], start: int) -> None:
@@ -232,6 +254,7 @@ COMMAND_LINES = Fault(
     count=8000,
     prepare=prepare,
     attempt=attempt,
+    each=BATCH,
 )
 SPEC_FILES = Fault(
     name="random spec or study file",
@@ -239,4 +262,5 @@ SPEC_FILES = Fault(
     count=2000,
     prepare=prepare,
     attempt=attempt_spec_files,
+    each=BATCH,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import tempfile
@@ -20,8 +21,9 @@ from torture.command_lines import COMMAND_LINES, SPEC_FILES
 from torture.damages import DAMAGED
 from torture.fault import Fault, Outcome, failed
 from torture.kills import KILLED
+from torture.ranks import ELASTIC, RANK_LOST
 from torture.storage import DISK_FULL, FEW_DESCRIPTORS, NO_INODES, NO_SHARED_MEMORY, READ_ONLY
-from torture.studies import STUDY_KILLED
+from torture.studies import RAY_KILLED, STUDY_KILLED
 
 FAULTS: dict[str, Fault] = {
     "kills": KILLED,
@@ -33,7 +35,10 @@ FAULTS: dict[str, Fault] = {
     "read-only": READ_ONLY,
     "few-descriptors": FEW_DESCRIPTORS,
     "no-shared-memory": NO_SHARED_MEMORY,
+    "rank-kills": RANK_LOST,
+    "elastic-ranks": ELASTIC,
     "study-kills": STUDY_KILLED,
+    "ray-kills": RAY_KILLED,
 }
 
 
@@ -46,6 +51,7 @@ class Report:
     count: int = 0
     survived: int = 0
     ends: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, Outcome]] = field(default_factory=list)
     seconds: float = 0.0
     missing: str | None = None
@@ -53,10 +59,16 @@ class Report:
     def add(self, seed: int, outcome: Outcome) -> None:
         self.count += outcome.count
         self.ends[outcome.how] += outcome.count
+        self.kinds.update(outcome.kinds)
         if outcome.survived:
             self.survived += outcome.count
         else:
             self.failures.append((seed, outcome))
+
+    def describe_ends(self) -> str:
+        ends = "; ".join(f"{count:,} {how}" for how, count in self.ends.most_common() if count)
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.items())
+        return f"{ends} ({kinds})" if kinds else ends
 
 
 def run_experiment(
@@ -93,7 +105,7 @@ def _outcomes(
     """Tries until there were enough faults: a try may have several, or, where a kill comes too late, none."""
     count, following = 0, seed
     while count < wanted:
-        size = min(4 * jobs, wanted - count)
+        size = min(4 * jobs, math.ceil((wanted - count) / FAULTS[key].each))
         waiting = {
             pool.submit(attempt_fault, key, place, number): number for number in range(following, following + size)
         }
@@ -125,10 +137,10 @@ def describe(reports: Sequence[Report]) -> str:
     lines = []
     for report in reports:
         if report.missing is not None:
-            lines.append(f"{report.key:<18} not tried: {report.missing}")
+            lines.append(f"{report.key:<18} skipped: {report.missing}")
             continue
-        ends = ", ".join(f"{count} {how}" for how, count in report.ends.most_common())
-        lines.append(f"{report.key:<18} {report.survived:>6} of {report.count:>6}  {report.seconds:6.0f} s  {ends}")
+        counts = f"{report.survived:>6} of {report.count:>6}  {report.seconds:6.0f} s"
+        lines.append(f"{report.key:<18} {counts}  {report.describe_ends()}")
     for report in reports:
         for seed, outcome in report.failures[:20]:
             lines.append(f"\n{report.key} --seed {seed} --tries 1: {outcome.how}\n{outcome.seen}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PREFIX = "anaphor: "
@@ -20,6 +20,8 @@ class Outcome:
     """How many faults there were, where a try has several."""
     seen: str = ""
     """Of a try that failed: what was seen."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """How many of the faults were of a kind that is counted by itself."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Fault:
     """One try: the folder that was prepared, an empty one of its own, and the seed that decides everything."""
     missing: Callable[[], str | None] = lambda: None
     """Why it cannot be tried on this machine."""
+    each: int = 1
+    """How many faults one try has, at most."""
 
 
 def failed(how: str, seen: str) -> Outcome:

@@ -44,9 +44,14 @@ def faults_page(reports: Sequence[Report]) -> str:
         "| --- | --- | ---: | ---: | --- |",
     ]
     for report in reports:
-        ends = "; ".join(f"{count:,} {how}" for how, count in report.ends.most_common())
-        tried = f"{report.count:,}" if report.missing is None else "not tried"
-        cells = (report.fault.name, report.fault.promise, tried, f"{report.survived:,}", report.missing or ends)
+        tried = f"{report.count:,}" if report.missing is None else "skipped"
+        cells = (
+            report.fault.name,
+            report.fault.promise,
+            tried,
+            f"{report.survived:,}",
+            report.missing or report.describe_ends(),
+        )
         lines.append(f"| {' | '.join(cells)} |")
     failures = [(report.key, seed, outcome) for report in reports for seed, outcome in report.failures]
     if failures:

@@ -8,7 +8,8 @@ from torture import children
 
 TEXT = "the cat sat on the mat\nthe dog sat on the log\na bird sang\n" * 40
 END = ["--device", "cpu", "--threads", "1", "--no-test"]
-SHORT = ["--steps", "40", "--eval-every", "7"]
+STEPS = 40
+SHORT = ["--steps", str(STEPS), "--eval-every", "7"]
 STREAM = ["--batch-size", "4", "--bptt", "6", "--width", "16"]
 CLASSIFIER = ["--data", "negation", "--max-examples", "60", "--width", "16", "--layers", "1", "--batch-size", "8"]
 

@@ -50,8 +50,9 @@ def mount(place: Path, options: str) -> None:
 def attempt_full(place: Path, own: Path, seed: int) -> Outcome:
     """A disk of so many pages, from none at all to more than the run needs: it is full at another write each time."""
     facts = json.loads((place / "reference.json").read_text(encoding="utf-8"))
-    # Every third size is one that the first half has: what is written at first fits into few pages.
-    pages = random.Random(seed).randrange(1, int(1.3 * facts["pages"]))
+    sizes = list(range(1, facts["pages"] + 4))
+    random.Random(0).shuffle(sizes)  # each of them once before one comes again
+    pages = sizes[seed % len(sizes)]
     return on_disk(place, own, f"size={pages * PAGE}", facts)
 
 
@@ -168,7 +169,7 @@ def attempt_without_shared_memory(place: Path, own: Path, seed: int) -> Outcome:
 
 
 WHOLE = "no checkpoint lost, no litter, one line; with room again it resumes to the same bits"
-DISK_FULL = Fault("disk full", WHOLE, 60, prepare, attempt_full, missing_mounts)
+DISK_FULL = Fault("disk full", WHOLE, 100, prepare, attempt_full, missing_mounts)
 NO_INODES = Fault("no inodes", WHOLE, 20, prepare, attempt_few_inodes, missing_mounts)
 READ_ONLY = Fault("read-only disk", "refused in one line, nothing lost", 6, prepare, attempt_read_only, missing_mounts)
 FEW_DESCRIPTORS = Fault(

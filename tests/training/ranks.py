@@ -7,7 +7,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,10 @@ def in_double(experiment: Any) -> Any:
     return experiment
 
 
-def train(
-    task: str, folder: Path, options: dict[str, Any] | None = None, log: Path | None = None, **settings: Any
-) -> dict[str, Any]:
-    """Train a run in this process. Returns its losses, its validations and its exit code. `log`: a file to which the
+@contextmanager
+def losses_in_double(log: Path | None = None) -> Iterator[list[float]]:
+    """Inside the block runs compute in double precision, and the loss of each step is kept. `log`: a file to which the
     number and the loss of each step are appended."""
-    torch.set_num_threads(1)
     build, rebuild, step = loop.build_experiment, loop.rebuild_experiment, loop.train_step
     with Losses() as losses:
 
@@ -146,10 +145,19 @@ def train(
         loop.rebuild_experiment = lambda spec, folder: in_double(rebuild(spec, folder))
         loop.train_step = train_step
         try:
-            spec = TASKS[task].run_spec(device="cpu", **settings)
-            result, code = loop.train_run(spec, folder, options=TrainOptions(**{"test": False, **(options or {})}))
+            yield losses
         finally:
             loop.build_experiment, loop.rebuild_experiment, loop.train_step = build, rebuild, step
+
+
+def train(
+    task: str, folder: Path, options: dict[str, Any] | None = None, log: Path | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Train a run in this process. Returns its losses, its validations and its exit code. `log`: as above."""
+    torch.set_num_threads(1)
+    with losses_in_double(log) as losses:
+        spec = TASKS[task].run_spec(device="cpu", **settings)
+        result, code = loop.train_run(spec, folder, options=TrainOptions(**{"test": False, **(options or {})}))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     valid = [json.loads(line)["valid"]["loss"] for line in lines]
     return {"losses": losses, "valid": valid, "code": code, "result": result}
