@@ -20,17 +20,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for the table (Markdown)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="torture-") as place:
-        reports = run_experiment(
+        reports = []
+        for report in run_experiment(
             Path(place),
             options.fault or list(FAULTS),
             hours=options.minutes / 60,
             tries=options.tries,
             seed=options.seed,
             jobs=options.jobs,
-        )
+        ):
+            reports.append(report)
+            if options.out is not None:  # after each fault: an hour that is interrupted has its first results
+                write_report(reports, options.out)
     sys.stdout.write(describe(reports))
     if options.out is not None:
-        write_report(reports, options.out)
         sys.stdout.write(f"{options.out}\n")
     return 0 if all(report.survived == report.count for report in reports) else 1
 

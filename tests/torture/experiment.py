@@ -73,10 +73,11 @@ class Report:
 
 def run_experiment(
     place: Path, keys: Sequence[str], *, hours: float = 1.0, tries: int | None = None, seed: int = 0, jobs: int = 1
-) -> list[Report]:
-    """Try each of these faults, for its share of so many hours or so many times."""
+) -> Iterator[Report]:
+    """Try each of these faults, for its share of so many hours or so many times, one after the other."""
     torch.set_num_threads(1)  # children of a process whose threads have worked would wait for them for ever
-    return [run_fault(place / key, key, hours, tries, seed, jobs) for key in keys]
+    for key in keys:
+        yield run_fault(place / key, key, hours, tries, seed, jobs)
 
 
 def run_fault(place: Path, key: str, hours: float, tries: int | None, seed: int, jobs: int) -> Report:
