@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from anaphor.cli.main import main
-from anaphor.data import stored_pairs, streamed_text
+from anaphor.data import streamed_rows, streamed_text, text
 from anaphor.data.dataset import PAIR_COLUMNS
 from anaphor.data.datasets import open_dataset
 from anaphor.data.files import MEMORY_VARIABLE
 from anaphor.data.padded_batches import batch_pairs
 from anaphor.data.pairs import PairSampler, build_pair_tokenizers, encode_pair_split
-from anaphor.data.stored_pairs import StoredSentences, StreamedPairs, stream_rows
+from anaphor.data.stored_pairs import StoredSentences
+from anaphor.data.streamed_rows import StreamedRows
 from anaphor.errors import ConfigError, DataError
 from faults.runs import hashes
 
@@ -38,9 +39,9 @@ def write_pairs(folder, rows, seed=0):
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ANAPHOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(streamed_text, "PART", 500)
-    monkeypatch.setattr(stored_pairs, "PART", 500)
+    monkeypatch.setattr(text, "PART", 500)
     monkeypatch.setattr(streamed_text, "SHARD", 2000)
-    monkeypatch.setattr(stored_pairs, "ROWS", 9)
+    monkeypatch.setattr(streamed_rows, "ROWS", 9)
     monkeypatch.setattr("anaphor.data.parallel_parts.count_cores", lambda: 1)
     (tmp_path / "pairs").mkdir()
     write_pairs(tmp_path / "pairs", 200)
@@ -102,7 +103,7 @@ def test_the_other_direction(folder, monkeypatch):
 def test_texts_are_read_again_where_they_are_asked_for(folder):
     dataset = open_pairs(folder)
     expected = dataset.rows("train").values
-    texts = StreamedPairs(dataset, "train", len(expected))
+    texts = StreamedRows(dataset, "train", len(expected))
     assert list(texts) == expected
     assert texts[3:9:2] == expected[3:9:2]
     assert texts[-1] == expected[-1]
@@ -130,7 +131,7 @@ def test_what_does_not_fit_is_told_as_in_memory(kind, folder):
     with pytest.raises(DataError) as plain:
         dataset.rows("train")
     with pytest.raises(DataError) as streamed:
-        list(stream_rows(dataset, "train"))
+        list(dataset.stream_rows("train"))
     assert str(streamed.value) == str(plain.value)
 
 

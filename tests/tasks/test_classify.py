@@ -400,7 +400,7 @@ def test_labels_of_equal_numbers_have_one_order_in_every_process():
     labels = ["0" * zeros + "1" for zeros in range(8)] + ["-3", "10", "2"]
     data = InMemory("numbers", {"train": [("a text", one) for one in labels]}, LABELED_COLUMNS)
     expected = ("-3", *sorted(labels[:8]), "2", "10")
-    assert class_names(data.rows("train")) == expected
+    assert class_names(data) == expected
 
 
 class Crash(NullCallback):
@@ -620,7 +620,7 @@ def test_class_weights_make_the_total_weight_of_every_class_equal(tmp_path):
 
 def test_batches_hold_every_text_once_with_its_label():
     experiment = build_experiment(ClassifyRunSpec(**SMALL))
-    rows = experiment.split("train").rows.values
+    rows = experiment.split("train").values
     for epoch in (0, 1):
         batches = experiment.batches(epoch)
         labels = torch.cat([batch.labels for batch in batches])

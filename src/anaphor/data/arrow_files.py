@@ -44,6 +44,11 @@ class ArrowTable:
         """Bytes of the rows, about."""
         return sum(file.stat().st_size * (COMPRESSION if _is_parquet(file) else 1) for file in self.files)
 
+    def all_files(self) -> tuple[Path, ...]:
+        """Those of the rows, and the one that says how labels are called."""
+        info = () if self.folder is None else (self.folder / INFO,)
+        return (*self.files, *(file for file in info if file.is_file()))
+
     def columns(self) -> dict[str, Any]:
         """The types of the columns by name."""
         with _naming(self.files[0]):

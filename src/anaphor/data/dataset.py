@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Self
 
 from anaphor.config import look_up
 from anaphor.data.files import PIECE, File, StoredFile, digest_of, in_memory_bytes, note_of_file
-from anaphor.data.text import ADVICE_FOR_TEXT, decode_text, split_lines
+from anaphor.data.text import ADVICE_FOR_TEXT, decode_lines, decode_text, split_lines
 from anaphor.errors import ConfigError, DataError, count_noun
 
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
@@ -37,9 +38,9 @@ LABELED_COLUMNS = ("text", "label")
 class Rows:
     """One split, row by row."""
 
-    values: list[tuple[Any, ...]]
+    values: Sequence[tuple[Any, ...]]
     """One value per column, without the white space around it."""
-    lines: list[int]
+    lines: Sequence[int]
     """Line number of each row in its files, from 1."""
     blank: int
     """Lines that are empty in every column; they are left out."""
@@ -128,6 +129,22 @@ class Dataset(ABC):
             raise DataError(f"{' and '.join(where)} hold no sentences")
         digest = combine_digests([hashlib.sha256(raw).hexdigest() for raw in raws])
         return Rows(values, lines, len(columns[0]) - len(lines), where, digest)
+
+    def stream_rows(self, split: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Each row with its line number as `rows` has them, and () for a line that is empty in every column. A part of
+        the files is read at a time."""
+        split = self.check_split(split)
+        where = tuple(self.where(split, column) for column in self.columns)
+        pieces = (self.pieces(split, column) for column in self.columns)
+        columns = [decode_lines(some, name) for some, name in zip(pieces, where, strict=True)]
+        offset = self.line_offset(split)
+        for number, row in enumerate(zip_longest(*columns), 1):
+            if None in row:
+                rest = [sum(1 for _ in lines) for lines in columns]
+                counts = [number - (cell is None) + more for cell, more in zip(row, rest, strict=True)]
+                other = next(index for index, count in enumerate(counts) if count != counts[0])
+                raise line_count_error(where[0], counts[0], where[other], counts[other])
+            yield number + offset, check_row(row, number + offset, where)
 
     def swap(self) -> Self:
         """The same rows with the two columns exchanged: sentence pairs in the other direction."""

@@ -173,13 +173,13 @@ def note_of_file(path: Path, about: str, compute: Callable[[], str]) -> str:
     return note_of_files([path], about, compute)
 
 
-def note_of_files(paths: Sequence[Path], about: str, compute: Callable[[], str]) -> str:
-    """The same for several files together."""
+def note_of_files(paths: Sequence[Path], about: str, compute: Callable[[], str], size: int | None = None) -> str:
+    """The same for several files together. `size`: bytes of their content where they are compressed, about."""
     try:
         found = [(str(path.absolute()), path.stat()) for path in paths]
     except OSError:
         return compute()
-    if sum(stat.st_size for _, stat in found) <= in_memory_bytes():
+    if (sum(stat.st_size for _, stat in found) if size is None else size) <= in_memory_bytes():
         return compute()
     key = json.dumps([about, *((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in found)])
     note = cache_folder() / "digests" / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anaphor.data.buckets import Buckets
+from anaphor.data.buckets import Buckets, Indices
 from anaphor.data.padded_batches import BatchesByLength, TokenSequences
+from anaphor.data.stored_texts import StoredTexts
+from anaphor.data.stored_tokens import StoredTokens
 from anaphor.data.tokenizer import Ids
 
 
@@ -37,8 +39,8 @@ class LabeledBatches(BatchesByLength[LabeledBatch]):
 
     def __init__(
         self,
-        texts: Sequence[Ids],
-        labels: Sequence[int],
+        texts: Sequence[Ids] | StoredTexts,
+        labels: Sequence[int] | Indices,
         *,
         pad: int,
         rows: int,
@@ -46,11 +48,23 @@ class LabeledBatches(BatchesByLength[LabeledBatch]):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        sizes = np.array([len(text) for text in texts])
-        tokens = TokenSequences.build(np.concatenate(texts), np.cumsum(sizes) - sizes, sizes, pad, device)
+        if isinstance(texts, StoredTexts):
+            sizes = texts.sizes
+            starts, lengths = (torch.from_numpy(array).to(device) for array in (np.cumsum(sizes) - sizes, sizes))
+            tokens = TokenSequences(StoredTokens(texts.tokens, device), starts, lengths, pad)
+        else:
+            sizes = np.array([len(text) for text in texts])
+            tokens = TokenSequences.build(np.concatenate(texts), np.cumsum(sizes) - sizes, sizes, pad, device)
         super().__init__(tokens, Buckets(sizes=sizes[:, None], rows=rows, pad_to=pad_to), seed=seed)
         self.sizes = sizes
-        self._labels = torch.tensor(labels, dtype=torch.int64, device=device)
+        self.labels = torch.tensor(labels, dtype=torch.int64, device=device)
+        """[N]: index of the class of each text."""
+
+    def count_token(self, token: int | None) -> int:
+        tokens = self._inputs.tokens
+        if token is None or not isinstance(tokens, StoredTokens):
+            return super().count_token(token)
+        return tokens.count(token, self.tokens)  # the texts follow each other from the first token on
 
     @property
     def tokens(self) -> int:
@@ -70,4 +84,4 @@ class LabeledBatches(BatchesByLength[LabeledBatch]):
     def batch(self, index: int) -> LabeledBatch:
         rows = self._rows(index)
         tokens, _, lengths = self._inputs.gather(rows, *self._buckets.widths(self.batches[index]))
-        return LabeledBatch(tokens, lengths, self._labels[rows])
+        return LabeledBatch(tokens, lengths, self.labels[rows])

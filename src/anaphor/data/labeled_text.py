@@ -7,23 +7,23 @@ import, but knows no number of a row for an error, and reads `"a"b` and text tha
 from __future__ import annotations
 
 import csv
-import hashlib
-import io
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anaphor.config import nearest
 from anaphor.data.arrow_files import ArrowTable, find_saved_tables
 from anaphor.data.dataset import (
+    ALL,
     LABELED_COLUMNS,
     SPLIT_NAMES,
     SPLITS,
@@ -32,12 +32,16 @@ from anaphor.data.dataset import (
     VALID,
     Dataset,
     Rows,
+    combine_digests,
     encode_lines,
 )
-from anaphor.data.files import File, StoredFile
+from anaphor.data.files import File, StoredFile, digest_of, in_memory_bytes, note_of_files
 from anaphor.data.images import hold_out
-from anaphor.data.text import ADVICE_FOR_TEXT, check_characters, decode_text, split_lines
-from anaphor.errors import ConfigError, DataError, count_noun
+from anaphor.data.labels import collect_labels, order_classes, reject_ids
+from anaphor.data.stored_labels import load_labels
+from anaphor.data.text import ADVICE_FOR_TEXT, check_characters, decode_lines, decode_text
+from anaphor.errors import DataError, count_noun
+from anaphor.progress_listener import report_progress
 from anaphor.user_paths import user_path
 
 TEXT_NAMES, LABEL_NAMES = ("text", "sentence"), ("label",)
@@ -46,8 +50,10 @@ DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
 PERCENT = 10
 """Share of valid, and of test, of data that come without them."""
 TABLE_ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet", ".tsv.gz", ".csv.gz", ".jsonl.gz")
-MAX_RARE = 100
-"""Most labels that may be as many as half of the texts: a few examples may have a class each."""
+CSV_ROWS = 1000
+"""Rows of a CSV file that are read at once."""
+REPORTED = 4096
+"""Rows between two reports of progress."""
 LAYOUT = "a file of labeled texts, a folder with train, valid and test files, or a folder of class folders"
 
 
@@ -61,9 +67,13 @@ class Example(NamedTuple):
 
 
 class Source(Protocol):
-    """Examples of one file or folder."""
+    """Examples of one file or folder, which are read each time they are asked for."""
 
-    def read(self) -> list[Example]: ...
+    @property
+    def files(self) -> Sequence[Path]: ...  # what they are read from; none of named data sets
+    @property
+    def size(self) -> int: ...  # bytes of the texts, about
+    def __iter__(self) -> Iterator[Example]: ...
     def __str__(self) -> str: ...
 
 
@@ -103,7 +113,7 @@ USUAL = Columns()
 
 @dataclass(frozen=True)
 class TableFile:
-    """A TSV, CSV, JSON Lines or Parquet file."""
+    """A TSV, CSV or JSON Lines file."""
 
     file: File
     columns: Columns = USUAL
@@ -111,28 +121,45 @@ class TableFile:
     def __str__(self) -> str:
         return str(self.file)
 
-    def read(self) -> list[Example]:
-        where, kind = str(self), Path(str(self).removesuffix(".gz")).suffix
-        if kind == ".parquet":
-            return list(_from_records(enumerate(_read_parquet(Path(where)), 1), self.columns, where))
-        text = decode_text(self.file.read(), where, advice=ADVICE_FOR_TEXT)
-        if kind == ".jsonl":
-            return list(_from_records(_json_lines(text, where), self.columns, where))
-        _check_delimiter(text, "," if kind == ".csv" else "\t", where)
-        return list(self._from_cells(list(_csv_rows(text, where) if kind == ".csv" else _tsv_rows(text))))
+    @property
+    def files(self) -> Sequence[Path]:
+        return (self.file.path,) if isinstance(self.file, StoredFile) else ()
 
-    def _from_cells(self, rows: list[tuple[int, list[str]]]) -> Iterator[Example]:
-        if not rows:
+    @property
+    def size(self) -> int:
+        return self.file.size if isinstance(self.file, StoredFile) else 0
+
+    def __iter__(self) -> Iterator[Example]:
+        if self._kind == ".jsonl":
+            return _from_records(_json_lines(self._lines(), str(self)), self.columns, str(self))
+        _check_delimiter(next(filter(None, self._lines()), ""), "," if self._kind == ".csv" else "\t", str(self))
+        return self._from_cells()
+
+    @property
+    def _kind(self) -> str:
+        return Path(str(self).removesuffix(".gz")).suffix
+
+    def _lines(self) -> Iterator[str]:
+        pieces = self.file.pieces() if isinstance(self.file, StoredFile) else (self.file.read(),)
+        return decode_lines(pieces, str(self))
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        return _csv_rows(self._lines(), str(self)) if self._kind == ".csv" else _tsv_rows(self._lines())
+
+    def _from_cells(self) -> Iterator[Example]:
+        rows, where = self._rows(), str(self)
+        head = next(rows, None)
+        if head is None:
             return
-        where, (_, first) = str(self), rows[0]
-        has_header = self.columns.is_given or any(name in first for name in TEXT_NAMES)
-        if has_header:
+        number, first = head
+        if self.columns.is_given or any(name in first for name in TEXT_NAMES):
             names = self.columns.find(first, where)
             text, label, width = first.index(names[0]), first.index(names[1]), len(first)
         else:
             text, label, width = 0, 1, 2
-            _check_first_row(rows, where)
-        for number, cells in rows[has_header:]:
+            _check_first_row(number, first, self._rows(), where)
+            rows = self._rows()
+        for number, cells in rows:
             if len(cells) != width:
                 raise DataError(f"row {number} of {where} has {count_noun(len(cells), 'field')}, not {width}")
             yield make_example(cells[text], cells[label], number, where)
@@ -148,12 +175,28 @@ class SavedTable:
     def __str__(self) -> str:
         return str(self.table)
 
-    def read(self) -> list[Example]:
+    @property
+    def files(self) -> Sequence[Path]:
+        return self.table.all_files()
+
+    @property
+    def size(self) -> int:
+        return self.table.size
+
+    def __iter__(self) -> Iterator[Example]:
         names = self.columns.find(list(self.table.columns()), str(self))
         labels = dict(enumerate(self.table.label_names(names[1])))
-        rows = enumerate(self.table.read(names), 1)
-        records = ((number, {names[0]: text, names[1]: labels.get(label, label)}) for number, (text, label) in rows)
-        return list(_from_records(records, self.columns, str(self)))
+        records = (
+            {names[0]: text, names[1]: labels.get(label, label) if isinstance(label, int) else label}
+            for text, label in self.table.read(names)
+        )
+        return _from_records(enumerate(records, 1), self.columns, str(self))
+
+
+def _open_table(path: Path, columns: Columns) -> Source:
+    if path.suffix == ".parquet":
+        return SavedTable(ArrowTable((path,)), columns)
+    return TableFile(StoredFile(path), columns)
 
 
 def _from_records(records: Iterable[tuple[int, Mapping[str, Any]]], columns: Columns, where: str) -> Iterator[Example]:
@@ -181,25 +224,27 @@ def make_example(text: str, label: str, row: int, where: str) -> Example:
     return Example(text, label, row)
 
 
-def _check_first_row(rows: list[tuple[int, list[str]]], where: str) -> None:
-    """Refuse what cannot be text and label without a header."""
-    number, first = rows[0]
+def _check_first_row(number: int, first: list[str], rows: Iterator[tuple[int, list[str]]], where: str) -> None:
+    """Refuse what cannot be text and label without a header. `rows` are all rows, of which most are not needed."""
     if len(first) != 2:
         raise DataError(
             f"row {number} of {where} has {count_noun(len(first), 'field')} and is no header with "
             f"text (or sentence) and label: name the columns with --text-column and --label-column"
         )
-    if len(rows) > 2 and Counter(cells[-1] for _, cells in rows)[first[1]] == 1:
+    count = 0
+    for count, (_, cells) in enumerate(rows, 1):
+        if count > 1 and cells[-1] == first[1]:
+            return
+    if count > 2:
         raise DataError(
             f"row {number} of {where} may be a header, because no other row has the label {first[1]!r}: name the "
             f"columns with --text-column and --label-column, or rename them to text and label"
         )
 
 
-def _check_delimiter(text: str, delimiter: str, where: str) -> None:
+def _check_delimiter(first: str, delimiter: str, where: str) -> None:
     """Refuse a file whose first row is one field, with another sign where fields may end: spreadsheets write semicolons
     to CSV files in countries where numbers have commas."""
-    first = text.lstrip("\r\n").partition("\n")[0]
     if delimiter in first or first.count('"') % 2:  # a field in quotes may end in another line
         return
     for sign, name in DELIMITERS.items():
@@ -209,9 +254,9 @@ def _check_delimiter(text: str, delimiter: str, where: str) -> None:
             raise DataError(f"{where} has {name} between its fields, not {wanted}: {advice}")
 
 
-def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Lines with tabs between the fields; quotes are part of the text, as in GLUE."""
-    for number, line in enumerate(split_lines(text), 1):
+    for number, line in enumerate(lines, 1):
         if line.strip():
             yield number, line.split("\t")
 
@@ -225,20 +270,27 @@ def _unlimited_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _csv_rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(lines: Iterable[str], where: str) -> Iterator[tuple[int, list[str]]]:
     """Rows of a CSV file; a field in quotes may contain commas, quotes and newlines."""
-    number = 0
+    reader, number = csv.reader((f"{line}\n" for line in lines), strict=True), 1
+    while some := _read_csv(reader, number, where):
+        yield from ((row, cells) for row, cells in enumerate(some, number) if any(cells))
+        number += len(some)
+
+
+def _read_csv(reader: Iterator[list[str]], number: int, where: str) -> list[list[str]]:
+    """Some rows at once, because the limit of their fields is one of the process."""
+    rows: list[list[str]] = []
     with _unlimited_fields():
         try:
-            for number, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
-                if any(cells):
-                    yield number, cells
+            rows.extend(islice(reader, CSV_ROWS))
         except csv.Error as error:
-            raise DataError(f"row {number + 1} of {where} is not CSV: {error}") from None
+            raise DataError(f"row {number + len(rows)} of {where} is not CSV: {error}") from None
+    return rows
 
 
-def _json_lines(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(split_lines(text), 1):
+def _json_lines(lines: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -250,18 +302,6 @@ def _json_lines(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigError(f"{path}: Parquet files need pyarrow: pip install 'anaphor[parquet]'") from None
-    try:
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    except Exception as error:  # noqa: BLE001 (a broken file may raise anything)
-        raise DataError(f"{path} is not a Parquet file that pyarrow can read: {str(error)[:80]}") from None
-    return rows
-
-
 @dataclass(frozen=True)
 class ClassFolder:
     """A folder `CLASS/*.txt`: the label of a text is the name of its folder. Files are in the order of their paths."""
@@ -271,14 +311,20 @@ class ClassFolder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def read(self) -> list[Example]:
-        files = [(file, folder.name) for folder in subfolders(self.path) for file in sorted(folder.glob("*.txt"))]
-        if not files:
+    @cached_property
+    def files(self) -> Sequence[Path]:
+        return [file for folder in subfolders(self.path) for file in sorted(folder.glob("*.txt"))]
+
+    @cached_property
+    def size(self) -> int:
+        return sum(StoredFile(file).size for file in self.files)
+
+    def __iter__(self) -> Iterator[Example]:
+        if not self.files:
             raise DataError(f"{self.path} has no CLASS/*.txt files: labeled texts are {LAYOUT}")
-        return [
-            make_example(decode_text(StoredFile(file).read(), str(file), advice=ADVICE_FOR_TEXT), label, row, str(file))
-            for row, (file, label) in enumerate(files, 1)
-        ]
+        for row, file in enumerate(self.files, 1):
+            text = decode_text(StoredFile(file).read(), str(file), advice=ADVICE_FOR_TEXT)
+            yield make_example(text, file.parent.name, row, str(file))
 
 
 def subfolders(path: Path) -> list[Path]:
@@ -288,7 +334,10 @@ def subfolders(path: Path) -> list[Path]:
 
 class LabeledTexts(Dataset):
     """Texts with one label each. Without valid, a tenth of train is held out for it; one file or folder alone is split
-    80/10/10. Labels have equal shares in all parts of what was split."""
+    80/10/10. Labels have equal shares in all parts of what was split.
+
+    A split that is larger than memory is read again for everything that is asked of it, unless `rows` is.
+    """
 
     columns = LABELED_COLUMNS
 
@@ -299,34 +348,61 @@ class LabeledTexts(Dataset):
         self.splits = tuple(split for split in SPLITS if split in (*self.sources, *self.held_out))
         self._rows: dict[str, Rows] = {}
 
-    @cached_property
-    def _parts(self) -> dict[str, list[Example]]:
-        """The examples of train, divided where parts of it are held out."""
-        examples = self.sources[TRAIN].read()
-        classes = sorted({example.label for example in examples})
-        reject_ids(len(classes), len(examples), self.where(TRAIN))
-        if not self.held_out or not examples:
-            return {TRAIN: examples}
-        numbers = {label: number for number, label in enumerate(classes)}
-        labels = np.array([numbers[example.label] for example in examples], np.int64)
-        indices = hold_out(labels, classes, self.held_out, self.where(TRAIN), seed=self.split_seed, unit="texts")
-        return {split: [examples[index] for index in part] for split, part in indices.items()}
+    def class_names(self) -> tuple[str, ...]:
+        """The labels of train in order."""
+        return order_classes(self._labels[0])
+
+    def is_large(self, split: str) -> bool:
+        """Whether a split has more bytes than are read into memory."""
+        return self.split_size(split) > in_memory_bytes()
+
+    @property
+    def size(self) -> int:
+        return sum(source.size for source in self.sources.values())
+
+    def split_size(self, split: str) -> int:
+        split = self.check_split(split)
+        rest = 100 - (sum(self.held_out.values()) if split == TRAIN else 0)
+        return self._source(split).size * self.held_out.get(split, rest) // 100
 
     def rows(self, split: str) -> Rows:
         split = self.check_split(split)
         if split not in self._rows:
-            is_part = split == TRAIN or split in self.held_out
-            examples = self._parts[split] if is_part else self.sources.get(split, self.sources[TRAIN]).read()
-            where = self.where(split)
+            examples = list(self._examples(split))
             if not examples:
-                raise DataError(f"{where} holds no texts")
+                raise self._empty(split)
+            where = self.where(split)
             values = [(example.text, example.label) for example in examples]
-            digest = hashlib.sha256("".join(f"{json.dumps(row)}\n" for row in values).encode()).hexdigest()
-            self._rows[split] = Rows(values, [example.row for example in examples], 0, (where, where), digest)
+            lines = [example.row for example in examples]
+            self._rows[split] = Rows(values, lines, 0, (where, where), _digest_rows(values))
         return self._rows[split]
 
+    def stream_rows(self, split: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+        split = self.check_split(split)
+        if not self.is_large(split):
+            rows = self.rows(split)
+            yield from zip(rows.lines, rows.values, strict=True)
+            return
+        example = None
+        for example in self._examples(split):
+            yield example.row, (example.text, example.label)
+        if example is None:
+            raise self._empty(split)
+
     def digest(self, split: str) -> str:
-        return self.rows(split).digest
+        split = self.check_split(split)
+        if not self.is_large(split):
+            return self.rows(split).digest
+        source = self._source(split)
+        about = json.dumps(["rows", split, repr(source), self.split_seed, sorted(self.held_out)])
+        rows = _report_rows((cells for _, cells in self.stream_rows(split)), f"reading {split}", self.split_size(split))
+        return note_of_files(source.files, about, lambda: _digest_rows(rows), source.size)
+
+    def column_digest(self, split: str, column: str) -> str:
+        """One of a large split follows from that of all columns, which is kept."""
+        if not self.is_large(split):
+            return super().column_digest(split, column)
+        return combine_digests([self.digest(split), str(self.column_index(column))])
 
     def read(self, split: str, column: str | None = None) -> bytes:
         """One column, a JSON string per line, because texts may contain newlines."""
@@ -334,17 +410,66 @@ class LabeledTexts(Dataset):
         return encode_lines(json.dumps(row[index]) for row in self.rows(split).values)
 
     def where(self, split: str, column: str | None = None) -> str:
-        split = self.check_split(split)
-        return str(self.sources.get(split, self.sources[TRAIN]))
+        return str(self._source(self.check_split(split)))
+
+    def _source(self, split: str) -> Source:
+        return self.sources.get(split, self.sources[TRAIN])
+
+    def _examples(self, split: str) -> Iterable[Example]:
+        """The examples of a split, read now where they are not in memory."""
+        if split in self.sources and split != TRAIN:
+            return self.sources[split]
+        if split == ALL:
+            return self._given
+        return compress(self._given, self._masks[split])
+
+    @cached_property
+    def _given(self) -> list[Example] | Source:
+        """The examples that train and what is held out of it are made of; read each time where they are larger than
+        memory."""
+        source = self.sources[TRAIN]
+        return source if source.size > in_memory_bytes() else list(source)
+
+    @cached_property
+    def _labels(self) -> tuple[list[str], NDArray[np.int64]]:
+        """The different labels of these examples, and the number of the label of each."""
+        if isinstance(self._given, list):
+            found = collect_labels(example.label for example in self._given)
+        else:
+            source = self._given
+            rows = _report_rows(((one.text, one.label) for one in source), "reading labels", source.size)
+            found = load_labels(source.files, repr(source), (label for _, label in rows))
+        reject_ids(len(found[0]), len(found[1]), self.where(TRAIN))
+        return found
+
+    @cached_property
+    def _masks(self) -> dict[str, bytes]:
+        """A byte for each of these examples: 1 where it is in a split."""
+        names, labels = self._labels
+        chosen = {TRAIN: np.arange(len(labels))}
+        if self.held_out and len(labels):
+            chosen = hold_out(labels, names, self.held_out, self.where(TRAIN), seed=self.split_seed, unit="texts")
+        masks = {split: np.zeros(len(labels), np.uint8) for split in (TRAIN, *self.held_out)}
+        for split, indices in chosen.items():
+            masks[split][indices] = 1
+        return {split: mask.tobytes() for split, mask in masks.items()}
+
+    def _empty(self, split: str) -> DataError:
+        return DataError(f"{self.where(split)} holds no texts")
 
 
-def reject_ids(labels: int, texts: int, where: str) -> None:
-    """Raise for labels of which most texts have one of their own: a table of pairs of classes would fill the memory."""
-    if labels > MAX_RARE and labels > texts / 2:
-        raise DataError(
-            f"{where} has {labels:,} different labels for {texts:,} texts: the column looks like an id; "
-            f"name that of the classes with --label-column"
-        )
+def _digest_rows(rows: Iterable[tuple[str, ...]]) -> str:
+    return digest_of(f"{json.dumps(row)}\n".encode() for row in rows)
+
+
+def _report_rows(rows: Iterable[tuple[str, ...]], what: str, size: int) -> Iterator[tuple[str, ...]]:
+    """The same rows, while progress is reported: about so many bytes are read."""
+    done = 0
+    for number, cells in enumerate(rows, 1):
+        done += sum(map(len, cells))
+        if not number % REPORTED:
+            report_progress(what, min(done, size), size)
+        yield cells
 
 
 def open_files(name: str, files: Mapping[str, File]) -> LabeledTexts:
@@ -358,7 +483,7 @@ def open_labeled_path(name: str, columns: Columns = USUAL, split_seed: int = 0) 
     if path.is_file():
         if not path.name.endswith(TABLE_ENDINGS):
             raise DataError(f"{path}: labeled texts are in files that end in {', '.join(TABLE_ENDINGS[:4])}")
-        return LabeledTexts(name, {TRAIN: TableFile(StoredFile(path), columns)}, alone=True, split_seed=split_seed)
+        return LabeledTexts(name, {TRAIN: _open_table(path, columns)}, alone=True, split_seed=split_seed)
     if not path.is_dir():
         return None
     if saved := find_saved_tables(path):
@@ -376,14 +501,14 @@ def open_labeled_path(name: str, columns: Columns = USUAL, split_seed: int = 0) 
     for entry, split in (tables or folders).items():
         if split in found:
             raise DataError(f"{path} has two parts for {split}, {Path(str(found[split])).name} and {entry.name}")
-        found[split] = TableFile(StoredFile(entry), columns) if tables else ClassFolder(entry)
+        found[split] = _open_table(entry, columns) if tables else ClassFolder(entry)
     if found and TRAIN not in found:
         raise DataError(f"{path} has no train, but {', '.join(entry.name for entry in tables or folders)}")
     if found:
         return LabeledTexts(name, found, split_seed=split_seed)
     single = [file for file in files.values() if file.name.endswith(TABLE_ENDINGS)]
     if len(single) == 1:
-        source: Source = TableFile(StoredFile(single[0]), columns)
+        source = _open_table(single[0], columns)
     elif any(any(folder.glob("*.txt")) for folder in subfolders(path)):
         source = ClassFolder(path)
     else:

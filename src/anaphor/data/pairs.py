@@ -17,7 +17,8 @@ from anaphor.data.buckets import Indices
 from anaphor.data.corpus import Sentences, build_tokenizer, encode_split
 from anaphor.data.dataset import TRAIN, Dataset
 from anaphor.data.files import MEMORY_VARIABLE
-from anaphor.data.stored_pairs import ColumnText, StoredSentences, encode_stored_pairs, is_large_split
+from anaphor.data.stored_pairs import StoredSentences, encode_stored_pairs, is_large_split
+from anaphor.data.streamed_rows import ColumnText
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.errors import ConfigError, DataError
 

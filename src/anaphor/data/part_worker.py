@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from anaphor.config import look_up
 from anaphor.data.dataset import split_units
+from anaphor.data.labels import number_labels
 from anaphor.data.text import Part, split_examples
 from anaphor.data.tokenizer import ListedTokenizer, Tokenizer, tokenizer_from_plain
 from anaphor.errors import AnaphorError, DataError
@@ -46,6 +47,8 @@ def make_work(setup: Mapping[str, Any]) -> Work:
         "examples": EncodeExamples,
         "digests": Digests,
         "pairs": EncodePairs,
+        "texts": EncodeTexts,
+        "row digests": RowDigests,
     }
     return makers[setup["work"]](setup)
 
@@ -111,6 +114,23 @@ def _check_sentence(ids: NDArray[Any], tokenizer: Tokenizer, where: str) -> None
         raise DataError(f"{where} contains {token!r}, which marks the end of a sentence")
 
 
+class EncodeTexts:
+    """The tokens of labeled texts, which come as JSON; how many each has, the number of its class, and whether it was
+    truncated."""
+
+    def __init__(self, setup: Mapping[str, Any]) -> None:
+        self.tokenizer = tokenizer_from_plain(setup["tokenizer"])
+        self.classes, self.length, self.where = setup["classes"], setup["length"], setup["where"]
+
+    def __call__(self, part: Part) -> Answer:
+        lines, rows, _ = json.loads(part.raw)
+        labels = number_labels([label for _, label in rows], lines, self.classes, self.where)
+        found = [self.tokenizer.encode_truncated(text, self.length) for text, _ in rows]
+        tokens = np.concatenate([ids for ids, _ in found]).astype(token_type(self.tokenizer))
+        sizes = np.array([len(ids) for ids, _ in found], "<u4")
+        return Answer([tokens, sizes, np.array(labels, "<u4"), np.array([cut for _, cut in found], "<u1")])
+
+
 class Count:
     """The tokens of a part in the order of their first appearance, as lines of JSON strings, and how often each one
     occurs."""
@@ -132,9 +152,22 @@ class Digests:
         self.separator = setup["separator"].encode()
 
     def __call__(self, part: Part) -> Answer:
-        units = split_units(part.raw, self.separator)
-        digests = b"".join(hashlib.blake2b(unit, digest_size=8).digest() for unit in units)
-        return Answer([np.frombuffer(digests, "<i8")])
+        return Answer([_digests(split_units(part.raw, self.separator))])
+
+
+class RowDigests:
+    """A number of 64 bits for each row, which come as JSON."""
+
+    def __init__(self, setup: Mapping[str, Any]) -> None:
+        pass
+
+    def __call__(self, part: Part) -> Answer:
+        _, rows, _ = json.loads(part.raw)
+        return Answer([_digests(json.dumps(row).encode() for row in rows)])
+
+
+def _digests(units: Iterable[bytes]) -> NDArray[Any]:
+    return np.frombuffer(b"".join(hashlib.blake2b(unit, digest_size=8).digest() for unit in units), "<i8")
 
 
 def token_type(tokenizer: Tokenizer) -> str:

@@ -24,14 +24,12 @@ from anaphor.data.files import in_memory_bytes
 from anaphor.data.parallel_parts import map_parts
 from anaphor.data.part_worker import Answer, token_type
 from anaphor.data.shards import Manifest, ShardedArray, locked_folder, shards_folder
-from anaphor.data.text import Part, cut_after_blank_line, cut_after_line, split_parts
+from anaphor.data.text import PART, Part, cut_after_blank_line, cut_after_line, split_parts
 from anaphor.data.tokenizer import ListedTokenizer, Tokenizer
 from anaphor.errors import DataError, print_warning
 from anaphor.progress_listener import report_progress
 from anaphor.registry import TOKENIZERS
 
-PART = 1 << 22
-"""Bytes that one process tokenizes at a time."""
 SHARD = 1 << 25
 """Bytes of text in one shard: what a process that is killed has to do again."""
 
@@ -208,8 +206,13 @@ def count_streamed_overlap(dataset: Dataset, separator: bytes, trained_on: Datas
         parts = read_parts(text, name, find_cut, "comparing")
         return (answer.arrays[0] for _, answer in map_parts(setup, parts))
 
-    test, counts = np.unique(np.concatenate([*digests(dataset, split)]), return_counts=True)
-    is_shared = np.zeros(len(test), bool)
-    for found in digests(trained_on, TRAIN):
-        is_shared |= np.isin(test, found)
+    return compare_digests(digests(dataset, split), digests(trained_on, TRAIN))
+
+
+def compare_digests(test: Iterable[NDArray[np.int64]], train: Iterable[NDArray[np.int64]]) -> Overlap:
+    """How many of the digests of test are also among those of train. Both come in parts; those of test are kept."""
+    digests, counts = np.unique(np.concatenate([*test]), return_counts=True)
+    is_shared = np.zeros(len(digests), bool)
+    for found in train:
+        is_shared |= np.isin(digests, found)
     return Overlap(int(counts.sum()), int(counts[is_shared].sum()))

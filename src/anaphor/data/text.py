@@ -24,6 +24,8 @@ _BLANK_LINE_BYTES = re.compile(rb"\n[ \t\r\n]*\n")
 
 # Characters that are tokenized at once. A list of words takes ten times the memory of its text.
 CHUNK = 1 << 20
+PART = 1 << 22
+"""Bytes of a long text that are read, or tokenized by one process, at a time."""
 # What to do about bytes that are not UTF-8.
 ADVICE = "convert it to UTF-8, or read it with the byte tokenizer"
 ADVICE_FOR_TEXT = "convert it to UTF-8"
@@ -98,6 +100,12 @@ def split_parts(
         held += piece
     if held:
         yield Part(bytes(held), offset, is_last=True)
+
+
+def decode_lines(pieces: Iterable[bytes], where: str) -> Iterator[str]:
+    """The lines of a text that comes in pieces, a part of it at a time. Only a newline ends a line."""
+    for part in split_parts(pieces, cut_after_line, PART):
+        yield from split_lines(part.decode(where, advice=ADVICE_FOR_TEXT))
 
 
 def cut_after_line(raw: bytes) -> int:

@@ -103,6 +103,11 @@ class Tokenizer(ABC):
         """The first tokens of what `encode_text` gave, special tokens at the end kept."""
         return ids[:length]
 
+    def encode_truncated(self, text: str, length: int) -> tuple[Ids, bool]:
+        """What `encode_text` gives, with at most so many tokens, and whether it had more."""
+        ids = np.array(self.encode_text(text), np.int32)
+        return (ids, False) if len(ids) <= length else (self.truncate(ids, length), True)
+
     def find_unknown(self, text: str) -> list[str]:
         """Words or characters of a text that are not in the vocabulary, without duplicates."""
         if self.unknown is None:

@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from anaphor.mixers.base import Span
 
+HELD = 1 << 22
+"""Bigrams that are in memory before those that occur again are left out."""
+
 
 class BagOfWords(nn.Module):
     """Tokens in, logits of classes out: `model(tokens, lengths)`, [B, T] -> [B, classes]. Only bigrams of the training
@@ -70,6 +73,12 @@ class BagOfWords(nn.Module):
 
 
 def bigram_keys(texts: Iterable[NDArray[Any]], vocabulary: int) -> NDArray[np.int64]:
-    """All bigrams of some texts as sorted numbers."""
-    pairs = [text[:-1].astype(np.int64) * vocabulary + text[1:] for text in texts]
+    """All bigrams of some texts as sorted numbers. The texts need not be in memory at once."""
+    pairs = [np.empty(0, np.int64)]
+    count = 0
+    for text in texts:
+        pairs.append(text[:-1].astype(np.int64) * vocabulary + text[1:])
+        count += len(text)
+        if count >= HELD:
+            pairs, count = [np.unique(np.concatenate(pairs))], 0
     return np.unique(np.concatenate(pairs))

@@ -13,10 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anaphor.data.corpus import build_sentence_tokenizer
-from anaphor.data.dataset import ALL, TEST, TRAIN, VALID, Dataset, Rows, count_row_overlap
+from anaphor.data.buckets import Indices
+from anaphor.data.corpus import build_sentence_tokenizer, build_tokenizer
+from anaphor.data.dataset import ALL, TEST, TRAIN, VALID, Dataset, count_row_overlap
 from anaphor.data.datasets import load_labeled
 from anaphor.data.labeled_batches import LabeledBatch, LabeledBatches
+from anaphor.data.labeled_text import LabeledTexts
+from anaphor.data.labels import number_labels, order_classes
+from anaphor.data.stored_texts import StoredTexts, encode_stored_texts, is_stored
+from anaphor.data.streamed_rows import ColumnText, StreamedRows, count_streamed_row_overlap
+from anaphor.data.streamed_text import is_large
 from anaphor.data.tokenizer import Ids, Tokenizer, tokenizer_from_plain
 from anaphor.draw.confusion import draw_confusion
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
@@ -59,34 +65,21 @@ graph of its own: there should be few, and each be used often."""
 class LabeledSplit:
     """One split: texts with labels, encoded and in batches."""
 
-    rows: Rows
+    values: Sequence[tuple[str, ...]]
+    """Text and label of each."""
+    digest: str
+    """SHA-256 of the split."""
     batches: LabeledBatches
-    labels: Tensor
-    """[N]: index of each text's class."""
     truncated: int
     """Texts that were truncated."""
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.values)
 
-
-def class_names(rows: Rows) -> tuple[str, ...]:
-    """The labels of a split in order: as numbers where all are whole numbers."""
-    names = {label for _, label in rows.values}
-    are_numbers = all(name.removeprefix("-").isdecimal() for name in names)
-    # 1 and 01 are two labels: by their text, too, or their order would be another one in every process.
-    return tuple(sorted(names, key=lambda name: (int(name), name)) if are_numbers else sorted(names))
-
-
-def encode_labels(rows: Rows, classes: Sequence[str]) -> list[int]:
-    """Class indices, or an error that names the row with a label that training did not have."""
-    index = {name: number for number, name in enumerate(classes)}
-    for (_, label), row in zip(rows.values, rows.lines, strict=True):
-        if label not in index:
-            listed = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
-            place = rows.where[1].removeprefix("the label of ")
-            raise DataError(f"row {row} of {place} has the label {label!r}, which is not in train ({listed})")
-    return [index[label] for _, label in rows.values]
+    @property
+    def labels(self) -> Tensor:
+        """[N]: index of each text's class."""
+        return self.batches.labels
 
 
 class ClassifyExperiment(Experiment):
@@ -132,27 +125,33 @@ class ClassifyExperiment(Experiment):
 
     def encode_text(self, text: str) -> tuple[Ids, bool]:
         """Token ids of a text as the model reads it, and whether it was truncated."""
-        ids = np.array(self.tokenizer.encode_text(text), np.int32)
-        if len(ids) <= self.max_length:
-            return ids, False
-        return self.tokenizer.truncate(ids, self.max_length), True
+        return self.tokenizer.encode_truncated(text, self.max_length)
 
     def load_split(self, name: str) -> LabeledSplit:
         self.require_classes()
-        spec, rows = self.spec, self.source.rows(name)
-        if name == TRAIN and spec.max_examples is not None:
-            rows = replace(rows, values=rows.values[: spec.max_examples], lines=rows.lines[: spec.max_examples])
-        labels = encode_labels(rows, self.classes)
-        encoded, cut = zip(*(self.encode_text(text) for text, _ in rows.values), strict=True)
-        batches = self._batches(encoded, labels, spec.batch_size if name == TRAIN else EVAL_ROWS)
-        return LabeledSplit(rows, batches, torch.tensor(labels, device=self.device), sum(cut))
+        spec, source = self.spec, self.source
+        most = spec.max_examples if name == TRAIN else None
+        batch_size = spec.batch_size if name == TRAIN else EVAL_ROWS
+        if is_stored(source, name, self.tokenizer.kind):
+            texts = encode_stored_texts(source, name, self.tokenizer, self.classes, self.max_length).first(most)
+            batches = self._batches(texts, texts.labels, batch_size)
+            rows_of_files = StreamedRows(source, name, len(texts))
+            return LabeledSplit(rows_of_files, source.digest(name), batches, int(texts.is_truncated.sum()))
+        rows = source.rows(name)
+        values = rows.values[:most]
+        place = rows.where[1].removeprefix("the label of ")
+        labels = number_labels([label for _, label in values], rows.lines[:most], self.classes, place)
+        encoded, cut = zip(*(self.encode_text(text) for text, _ in values), strict=True)
+        return LabeledSplit(values, rows.digest, self._batches(encoded, labels, batch_size), sum(cut))
 
     def require_classes(self) -> None:
         """Refuse a model without a head: weights of an encoder that was converted and not yet fine-tuned."""
         if not self.classes:
             raise ConfigError("the model was converted without a head: train one with `anaphor train classify --init`")
 
-    def _batches(self, texts: Sequence[Ids], labels: Sequence[int], rows: int) -> LabeledBatches:
+    def _batches(
+        self, texts: Sequence[Ids] | StoredTexts, labels: Sequence[int] | Indices, rows: int
+    ) -> LabeledBatches:
         options: dict[str, Any] = {"pad": self.tokenizer.pad, "pad_to": self.pad_to, "seed": self.spec.seed}
         return LabeledBatches(texts, labels, rows=rows, device=self.device, **options)
 
@@ -204,11 +203,16 @@ class ClassifyExperiment(Experiment):
 
     def overlap(self, split: str = TEST) -> dict[str, Any]:
         """How many texts of test were trained on, as a detail of a result. Empty where those of training are gone."""
+        source, most = self.source, self.spec.max_examples
         try:
-            trained_on = self._open_training_texts().rows(TRAIN).values[: self.spec.max_examples]
+            trained_on = self._open_training_texts()
+            if is_large(source) or is_large(trained_on):
+                found = count_streamed_row_overlap(source, trained_on, split, most)
+            else:
+                found = count_row_overlap(source, trained_on.rows(TRAIN).values[:most], split)
         except AnaphorError:
             return {}
-        return {"overlap": count_row_overlap(self.source, trained_on, split).to_plain("texts", split)}
+        return {"overlap": found.to_plain("texts", split)}
 
     def use_data(self, data: str, text_column: str | None, label_column: str | None) -> None:
         """Score other data than those of training."""
@@ -266,7 +270,7 @@ class ClassifyExperiment(Experiment):
 
     def sample(self, seed: int) -> str:
         """Predictions for the first texts of valid."""
-        rows = self.split(VALID).rows.values[:SAMPLES]
+        rows = self.split(VALID).values[:SAMPLES]
         lines = []
         for (text, label), found in zip(rows, self.predict([text for text, _ in rows]), strict=True):
             probability = found["probabilities"][found["label"]]
@@ -351,17 +355,11 @@ def build(
     if saved is not None:
         classes, tokenizer = saved["classes"], tokenizer_from_plain(saved["tokenizer"])
     else:
-        rows = open_texts().rows(TRAIN)
-        classes = class_names(rows)
+        classes = class_names(open_texts())
         if len(classes) < 2:
-            raise DataError(f"{rows.where[1]} has one class only, {classes[0]!r}: give at least two")
-        tokenizer = (
-            initial.tokenizer
-            if initial is not None
-            else build_sentence_tokenizer(
-                rows.where[0], [text for text, _ in rows.values], spec.tokenizer or "word", spec.vocabulary
-            )
-        )
+            where = open_texts().where(TRAIN, "label")
+            raise DataError(f"{where} has one class only, {classes[0]!r}: give at least two")
+        tokenizer = build_text_tokenizer(spec, open_texts()) if initial is None else initial.tokenizer
     if initial is not None:
         spec = adopt_model(spec, initial, ClassifyModelOptions, TEXT_PRESETS, free=FREE)
         if spec.pooling is None:  # of a language model, whose last token has seen all others
@@ -370,7 +368,11 @@ def build(
     with use_seed(spec.seed, keep_state=saved is not None):
         model: TextEncoder | BagOfWords
         if spec.model == BAG_OF_WORDS:
-            keys = _bigrams(spec, open_texts(), tokenizer) if saved is None else np.zeros(saved["bigrams"], np.int64)
+            keys = (
+                _bigrams(spec, open_texts(), tokenizer, classes)
+                if saved is None
+                else np.zeros(saved["bigrams"], np.int64)
+            )
             model = BagOfWords(len(tokenizer), len(classes), keys)
         else:
             model = spec.model_spec(len(tokenizer), len(classes) or None).build()
@@ -378,7 +380,26 @@ def build(
     return ClassifyExperiment(spec, model.to(device), tokenizer, classes, open_texts, device=device, saved=saved)
 
 
-def _bigrams(spec: ClassifyRunSpec, source: Dataset, tokenizer: Tokenizer) -> Any:
+def class_names(source: Dataset) -> tuple[str, ...]:
+    """The labels of train in order."""
+    if isinstance(source, LabeledTexts):
+        return source.class_names()
+    return order_classes(label for _, label in source.rows(TRAIN).values)
+
+
+def build_text_tokenizer(spec: ClassifyRunSpec, source: Dataset) -> Tokenizer:
+    """A tokenizer of the training texts."""
+    kind = spec.tokenizer or "word"
+    if is_stored(source, TRAIN, kind):
+        return build_tokenizer(ColumnText(source, ["text"]), kind, spec.vocabulary)
+    rows = source.rows(TRAIN)
+    return build_sentence_tokenizer(rows.where[0], [text for text, _ in rows.values], kind, spec.vocabulary)
+
+
+def _bigrams(spec: ClassifyRunSpec, source: Dataset, tokenizer: Tokenizer, classes: Sequence[str]) -> Any:
     longest = spec.max_length or MAX_LENGTH
+    if is_stored(source, TRAIN, tokenizer.kind):
+        texts = encode_stored_texts(source, TRAIN, tokenizer, classes, longest)
+        return bigram_keys(texts.first(spec.max_examples), len(tokenizer))
     rows = source.rows(TRAIN).values[: spec.max_examples]
     return bigram_keys((np.array(tokenizer.encode_text(text)[:longest]) for text, _ in rows), len(tokenizer))

@@ -30,7 +30,7 @@ def look(
         raise ConfigError("a classifier of texts reads no images: give a text")
     true = None
     if text is None:
-        rows = experiment.split("valid").rows.values
+        rows = experiment.split("valid").values
         assert example is not None, "one of them was given"
         if example >= len(rows):
             raise ConfigError(f"example={example}: validation has the texts 0 to {len(rows) - 1:,}")
@@ -46,10 +46,10 @@ def look(
 def text_losses(experiment: ClassifyExperiment, split: str) -> ClassLosses:
     """The texts of a split, by label and by length."""
     loaded = experiment.split(split)
-    words = np.array([len(text.split()) for text, _ in loaded.rows.values])
+    words = np.array([len(text.split()) for text, _ in loaded.values])
 
     def describe(index: int) -> dict[str, Any]:
-        text = loaded.rows.values[index][0]
+        text = loaded.values[index][0]
         return {"text": text if len(text) <= SHOWN else f"{text[:SHOWN]}…"}
 
     return class_losses(
@@ -57,7 +57,7 @@ def text_losses(experiment: ClassifyExperiment, split: str) -> ClassLosses:
         loaded.labels,
         experiment.classes,
         metadata=experiment.signature_metadata(split),
-        digest=loaded.rows.digest,
+        digest=loaded.digest,
         describe=describe,
         groups={"length": Groups.by_count("Words of the text", words, LENGTHS)},
     )

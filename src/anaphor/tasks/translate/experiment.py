@@ -28,7 +28,8 @@ from anaphor.data.pairs import (
     encode_pair_split,
     encode_pairs,
 )
-from anaphor.data.stored_pairs import StoredSentences, StreamedPairs
+from anaphor.data.stored_pairs import StoredSentences
+from anaphor.data.streamed_rows import StreamedRows
 from anaphor.errors import ConfigError
 from anaphor.evaluation import eval_mode
 from anaphor.inspect.alignment import Alignment
@@ -112,7 +113,7 @@ class TranslationExperiment(Experiment):
     def load_split(self, name: str) -> PairSplit:
         spec, pairs = self.spec, encode_pair_split(self.source, name, self.tokenizers)
         is_stored = isinstance(pairs.target, StoredSentences)
-        texts = StreamedPairs(self.source, name, len(pairs)) if is_stored else self.source.rows(name).values
+        texts = StreamedRows(self.source, name, len(pairs)) if is_stored else self.source.rows(name).values
         if spec.max_examples is not None and (name == "train" or self.source.metadata.get("data") == "fit"):
             pairs = pairs.first(spec.max_examples)  # where valid repeats train, it repeats no more than was trained on
         if name == "train":
