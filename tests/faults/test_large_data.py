@@ -186,3 +186,48 @@ def test_tokenizing_is_as_fast_as_the_library_on_each_core(tmp_path, monkeypatch
     np.testing.assert_array_equal(found[found != 0], plain)
     record_property("megabytes per second", [len(raw) / of_library / 1e6, len(raw) / ours / 1e6])
     assert ours < of_library
+
+
+def write_labeled(path, size):
+    """Such lines as texts, each with one of three labels, as a TSV file."""
+    plain = path.with_suffix(".lines")
+    write_text(plain, size)
+    with plain.open(encoding="utf-8") as lines, path.open("w", encoding="utf-8") as file:
+        file.write("text\tlabel\n")
+        file.writelines(f"{line.rstrip()}\tlabel{len(line) % 3}\n" for line in lines if line.strip())
+    plain.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of processes is read from /proc")
+def test_labeled_texts_larger_than_memory(tmp_path, monkeypatch, record_property):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    write_labeled(tmp_path / "texts" / "train.tsv", min(BYTES, 350_000_000))
+    for split in ("valid", "test"):
+        write_labeled(tmp_path / "texts" / f"{split}.tsv", 500_000)
+    size = "--data texts --vocabulary 20000 --width 32 --layers 1 --batch-size 20 --device cpu"
+    train = ["train", "classify", *size.split(), "--steps", "60", "--eval-every", "30", "--out"]
+    tokens = "shards/*/tokens/*.bin"
+    first = Run(tmp_path, *train, "run", kill_when=lambda number: len([*(tmp_path / "cache").glob(tokens)]) >= 3)
+    assert first.was_killed
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("shards/*/tokens/0000[01].bin")}
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-30" / "manifest.json"
+    second = Run(tmp_path, *train, "run", "--overwrite", kill_when=lambda number: checkpoint.is_file())
+    assert "from byte" in second.errors
+    assert second.was_killed
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    third = Run(tmp_path, "train", "classify", "--resume", "--out", "run")
+    assert third.code == 0, third.errors
+    assert "prepared" not in third.errors
+    other = Run(tmp_path, *train, "other")
+    assert other.code == 0, other.errors
+    files, others = (hashes(tmp_path / name)["files"] for name in ("run", "other"))
+    assert {name: one for name, one in files.items() if name.endswith(".safetensors")} == {
+        name: one for name, one in others.items() if name.endswith(".safetensors")
+    }
+    result = json.loads((tmp_path / "other" / "result.json").read_text())
+    assert result["test"]["overlap"]["in_train"] > 0
+    scored = Run(tmp_path, "evaluate", "run", "--data", "texts/test.tsv", "--device", "cpu", "--json")
+    assert json.loads(scored.output)[0]["loss"] == result["test"]["loss"]
+    record_property("peaks", [run.peak for run in (first, second, third, other, scored)])

@@ -4,10 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
 from anaphor.cli.main import main
 from anaphor.data import labeled_text, streamed_rows, streamed_text, text
 from anaphor.data.files import MEMORY_VARIABLE
+from anaphor.metrics.accuracy import Outcomes, find_outcomes, score_classes, score_outcomes
 from anaphor.models import bag_of_words
 from anaphor.tasks.classify.page import look, text_losses
 from anaphor.training.load import load_run
@@ -115,3 +118,16 @@ def test_the_page_shows_the_texts_of_memory(run, monkeypatch):
     assert [found[0].show(index, 0) for index in (0, 5)] == [expected[0].show(index, 0) for index in (0, 5)]
     assert found[1] == expected[1]
     assert found[0].mismatch(expected[0], ("one", "other")) == ""
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_scores_of_batches_are_those_of_all_logits_at_once(classes):
+    """Oracle: the formulas on all log probabilities."""
+    logits, labels = 3 * torch.randn(301, classes), torch.randint(0, classes, (301,))
+    parts = [find_outcomes(*part) for part in zip(logits.split(8), labels.split(8), strict=True)]
+    found = score_outcomes(Outcomes(*map(torch.cat, zip(*parts, strict=True))), labels, classes)
+    log_p = logits.double().log_softmax(-1)
+    assert found.loss == float(F.nll_loss(log_p, labels))
+    assert found.accuracy == float((log_p.argmax(-1) == labels).double().mean())
+    whole = score_classes(logits, labels)
+    assert (found.values, found.confusion.tolist()) == (whole.values, whole.confusion.tolist())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphor.data.dataset import ALL, SPLIT_NAMES, SPLITS, TRAIN, Dataset
-from anaphor.data.files import COMPRESSION, digest_of, note_of_files
+from anaphor.data.files import COMPRESSION, StoredFile, digest_of, note_of_files
 from anaphor.data.text import check_characters
 from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 
@@ -42,7 +42,7 @@ class ArrowTable:
     @property
     def size(self) -> int:
         """Bytes of the rows, about."""
-        return sum(file.stat().st_size * (COMPRESSION if _is_parquet(file) else 1) for file in self.files)
+        return sum(StoredFile(file).size * (COMPRESSION if _is_parquet(file) else 1) for file in self.files)
 
     def all_files(self) -> tuple[Path, ...]:
         """Those of the rows, and the one that says how labels are called."""

@@ -340,7 +340,7 @@ def check_bytes(count: int, channels: int, height: int, width: int) -> None:
 
 
 def hold_out(
-    labels: NDArray[np.int64],
+    labels: NDArray[np.integer[Any]],
     classes: Sequence[str],
     shares: Mapping[str, int],
     where: str,

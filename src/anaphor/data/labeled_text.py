@@ -431,7 +431,7 @@ class LabeledTexts(Dataset):
         return source if source.size > in_memory_bytes() else list(source)
 
     @cached_property
-    def _labels(self) -> tuple[list[str], NDArray[np.int64]]:
+    def _labels(self) -> tuple[list[str], NDArray[np.int32]]:
         """The different labels of these examples, and the number of the label of each."""
         if isinstance(self._given, list):
             found = collect_labels(example.label for example in self._given)

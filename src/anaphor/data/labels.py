@@ -32,14 +32,14 @@ def number_labels(labels: Sequence[str], rows: Sequence[int], classes: Sequence[
     return [index[label] for label in labels]
 
 
-def collect_labels(labels: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
+def collect_labels(labels: Iterable[str]) -> tuple[list[str], NDArray[np.int32]]:
     """The different labels, sorted as text, and the number of each label among them. [N]"""
     found: dict[str, int] = {}
-    numbers = array("q", (found.setdefault(label, len(found)) for label in labels))
+    numbers = array("i", (found.setdefault(label, len(found)) for label in labels))
     names = sorted(found)
     places = {name: place for place, name in enumerate(names)}
-    order = np.array([places[name] for name in found], np.int64)
-    return names, order[np.frombuffer(numbers, np.int64)] if numbers else order
+    order = np.array([places[name] for name in found], np.int32)
+    return names, order[np.frombuffer(numbers, np.int32)] if numbers else order
 
 
 def reject_ids(labels: int, texts: int, where: str) -> None:

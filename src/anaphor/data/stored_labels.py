@@ -15,7 +15,7 @@ from anaphor.data.labels import collect_labels
 from anaphor.data.shards import Manifest, ShardedArray, locked_folder, shards_folder
 
 
-def load_labels(files: Sequence[Path], about: str, labels: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
+def load_labels(files: Sequence[Path], about: str, labels: Iterable[str]) -> tuple[list[str], NDArray[np.int32]]:
     """What `collect_labels` gives for the labels of some files, which are read where they were not read before, or have
     another size or date. `about` says how they are read."""
     found = [[str(file.absolute()), stat.st_size, stat.st_mtime_ns] for file in files for stat in [file.stat()]]
@@ -32,10 +32,10 @@ def load_labels(files: Sequence[Path], about: str, labels: Iterable[str]) -> tup
             if not all(manifest.is_complete for manifest in manifests):
                 _write(manifests, *collect_labels(labels))
     names, numbers = (np.asarray(ShardedArray(manifest)) for manifest in manifests)
-    return json.loads(names.tobytes()), numbers.astype(np.int64)
+    return json.loads(names.tobytes()), numbers.view(np.int32)
 
 
-def _write(manifests: Sequence[Manifest], names: Sequence[str], numbers: NDArray[np.int64]) -> None:
+def _write(manifests: Sequence[Manifest], names: Sequence[str], numbers: NDArray[np.int32]) -> None:
     arrays: list[NDArray[Any]] = [np.frombuffer(json.dumps(names).encode(), np.uint8), numbers]
     for manifest, values in zip(manifests, arrays, strict=True):
         manifest.keep(0)

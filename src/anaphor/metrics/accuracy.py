@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,19 +53,41 @@ class ClassScores:
         return [one / count if count else None for one, count in zip(right, counts, strict=True)]
 
 
-def score_classes(logits: Tensor, labels: Tensor) -> ClassScores:
-    """[N, C], [N] -> scores. Values are read on the host once."""
+class Outcomes(NamedTuple):
+    """What became of each example: all that its scores need of its logits, however many classes there are. [N] each"""
+
+    log_p: Tensor
+    """Of its class, in double precision."""
+    confidence: Tensor
+    """Probability of the most probable class."""
+    predicted: Tensor
+    """The most probable class."""
+    in_top5: Tensor
+    """Whether its class is among the five most probable; among fewer classes, whether it is the most probable."""
+
+
+def find_outcomes(logits: Tensor, labels: Tensor) -> Outcomes:
+    """[N, C], [N] -> outcomes. Those of an example do not depend on the others."""
     log_p = to_double(logits).log_softmax(-1)
-    classes = log_p.shape[1]
     confidence, predicted = log_p.max(-1)
-    right = predicted == labels
-    top5 = (
-        to_double((log_p.topk(5).indices == labels[:, None]).any(1)).mean() if classes > 5 else to_double(right).mean()
-    )
-    values = torch.stack(
-        [to_double(right).mean(), F.nll_loss(log_p, labels), top5, calibration_error(confidence.exp(), right)]
-    ).tolist()
-    counts = torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
+    is_right = predicted == labels
+    in_top5 = (log_p.topk(5).indices == labels[:, None]).any(1) if log_p.shape[1] > 5 else is_right
+    return Outcomes(log_p.gather(1, labels[:, None]).squeeze(1), confidence.exp(), predicted, in_top5)
+
+
+def score_classes(logits: Tensor, labels: Tensor) -> ClassScores:
+    """[N, C], [N] -> scores."""
+    return score_outcomes(find_outcomes(logits, labels), labels, logits.shape[1])
+
+
+def score_outcomes(outcomes: Outcomes, labels: Tensor, classes: int) -> ClassScores:
+    """Scores of examples with these labels. Values are read on the host once."""
+    is_right = outcomes.predicted == labels
+    right = to_double(is_right).mean()
+    loss = F.nll_loss(outcomes.log_p[:, None], torch.zeros_like(labels))
+    error = calibration_error(outcomes.confidence, is_right)
+    values = torch.stack([right, loss, to_double(outcomes.in_top5).mean(), error]).tolist()
+    counts = torch.bincount(labels * classes + outcomes.predicted, minlength=classes**2).view(classes, classes)
     return ClassScores(values[0], values[1], values[2] if classes > 5 else None, values[3], counts.cpu())
 
 

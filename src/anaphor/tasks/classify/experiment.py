@@ -29,7 +29,7 @@ from anaphor.errors import AnaphorError, ConfigError, DataError, count_noun
 from anaphor.evaluation import eval_mode
 from anaphor.inspect import hidden_states
 from anaphor.inspect.look import ClassLook
-from anaphor.metrics.accuracy import ClassScores, score_classes
+from anaphor.metrics.accuracy import ClassScores, Outcomes, find_outcomes, score_outcomes
 from anaphor.metrics.result import Result
 from anaphor.models.bag_of_words import BagOfWords, bigram_keys
 from anaphor.models.cross_entropy import widen
@@ -175,18 +175,28 @@ class ClassifyExperiment(Experiment):
 
     def logits(self, batches: LabeledBatches) -> Tensor:
         """Logits of all texts, in their own order. [N, C]"""
+        (logits,) = self._compute(batches, lambda logits, labels: (logits,))
+        return logits
+
+    def _compute(
+        self, batches: LabeledBatches, keep: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """What `keep` makes of the logits and labels of each batch, for all texts, in their own order."""
         ordered = batches.by_length()
         found = []
         with eval_mode(self.model), torch.inference_mode():
             for number, (batch, part) in enumerate(zip(ordered, local_batches(ordered), strict=True), 1):
-                found.append(gather_rows(self.model(part.tokens, part.lengths), len(batch.labels)))
+                logits = gather_rows(self.model(part.tokens, part.lengths), len(batch.labels))
+                found.append(keep(logits, batch.labels))
                 report_progress("scoring", number, len(ordered))
-        scores = torch.cat(found)
-        return torch.empty_like(scores).index_copy_(0, ordered.order, scores)
+        columns = [torch.cat(column) for column in zip(*found, strict=True)]
+        return tuple(torch.empty_like(column).index_copy_(0, ordered.order, column) for column in columns)
 
     def measure(self, split: str) -> ClassScores:
         loaded = self.split(split)
-        return score_classes(self.logits(loaded.batches), loaded.labels)
+        # Of many texts with many classes, the logits of all would fill the memory.
+        outcomes = Outcomes(*self._compute(loaded.batches, find_outcomes))
+        return score_outcomes(outcomes, loaded.labels, len(self.classes))
 
     def evaluate(self, split: str) -> Result:
         return Result(self.measure(split).values, self.signature_metadata(split))
