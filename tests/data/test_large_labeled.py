@@ -23,6 +23,7 @@ from anaphor.data.streamed_rows import ColumnText, StreamedRows, count_streamed_
 from anaphor.data.text import Part
 from anaphor.data.tokenizer import Word
 from anaphor.errors import DataError
+from anaphor.registry import TOKENIZERS
 
 WORDS = ["the", "film", "is", "not", "so", "bad", "it's", "über", "日本"]
 LABELS = ["2", "10", "-1"]
@@ -315,6 +316,27 @@ def test_a_file_that_is_edited_is_other_data(tmp_path, monkeypatch):
     after = load_labeled(str(path))
     assert after.digest("train") != digest
     assert after.class_names() == ("x", "z")
+
+
+@pytest.mark.parametrize("limit", ["100000", "10"])
+def test_a_file_without_texts_has_no_labels(limit, tmp_path, monkeypatch):
+    (tmp_path / "a.tsv").write_text("text\tlabel\n\n\n")
+    monkeypatch.setenv(MEMORY_VARIABLE, limit)
+    data = load_labeled(str(tmp_path / "a.tsv"))
+    for ask in (data.class_names, lambda: data.digest("train"), lambda: list(data.stream_rows(ALL))):
+        with pytest.raises(DataError, match=r"a\.tsv holds no texts"):
+            ask()
+
+
+def test_a_tokenizer_of_ones_own_gets_texts_in_memory(tmp_path, monkeypatch):
+    write_csv(tmp_path / "a.csv", draw_rows(50))
+    make_large(monkeypatch)
+    data = load_labeled(str(tmp_path / "a.csv"))
+    assert is_stored(data, "train", "word")
+    TOKENIZERS.add("word", Word)
+    assert not is_stored(data, "train", "word")
+    TOKENIZERS.add("own", Word)
+    assert not is_stored(data, "train", "own")
 
 
 @pytest.mark.parametrize("most", [None, 30])

@@ -350,7 +350,10 @@ class LabeledTexts(Dataset):
 
     def class_names(self) -> tuple[str, ...]:
         """The labels of train in order."""
-        return order_classes(self._labels[0])
+        names, _ = self._labels
+        if not names:
+            raise self._empty(TRAIN)
+        return order_classes(names)
 
     def is_large(self, split: str) -> bool:
         """Whether a split has more bytes than are read into memory."""

@@ -21,6 +21,8 @@ from anaphor.progress_listener import report_progress
 
 ROWS = 4096
 """Rows that one process tokenizes at a time; fewer where they are long."""
+TEXTS = 64
+"""Texts that are one piece of the text that a tokenizer is trained on."""
 
 
 def read_rows(dataset: Dataset, split: str) -> Iterator[tuple[str, ...]]:
@@ -67,7 +69,7 @@ class ColumnText(Dataset):
         for name in self._columns:
             place = self._dataset.columns.index(name)
             texts = (cells[place].replace("\n", " ") for cells in read_rows(self._dataset, TRAIN))
-            while some := "".join(f"{text}\n\n" for text in islice(texts, ROWS)):
+            while some := "".join(f"{text}\n\n" for text in islice(texts, TEXTS)):
                 yield some.encode()
 
     @property
