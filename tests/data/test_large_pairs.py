@@ -169,3 +169,15 @@ def test_a_run_from_shards_is_the_run_from_memory(folder, monkeypatch, tmp_path,
         for out in ("plain", "stored")
     ]
     assert weights[0] == weights[1] != {}
+
+
+def test_files_of_empty_lines_hold_no_sentences(folder, monkeypatch):
+    tokenizers = build_pair_tokenizers(open_pairs(folder), "word", joint=False)
+    for language in WORDS:
+        (folder / f"train.{language}").write_bytes(b"\r\n" * 900)
+    with pytest.raises(DataError) as plain:
+        open_pairs(folder).rows("train")
+    monkeypatch.setenv(MEMORY_VARIABLE, "1000")
+    with pytest.raises(DataError) as stored:
+        encode_pair_split(open_pairs(folder), "train", tokenizers)
+    assert str(stored.value) == str(plain.value)
