@@ -88,6 +88,33 @@ class Run:
         assert self.peak < MOST, self.peak
 
 
+def train_twice(folder, train):
+    """Train `run`, which is killed while it tokenizes and while it trains, and `other`, which is not disturbed. Both
+    have the same weights. The four commands that ran."""
+
+    def count_shards():
+        return len(list((folder / "cache").glob("shards/*/tokens/*.bin")))
+
+    first = Run(folder, *train, "run", kill_when=lambda number: count_shards() >= 3)
+    assert first.was_killed
+    made = {path: path.stat().st_mtime_ns for path in (folder / "cache").glob("shards/*/tokens/0000[01].bin")}
+    checkpoint = folder / "run" / "checkpoints" / "step-30" / "manifest.json"
+    second = Run(folder, *train, "run", "--overwrite", kill_when=lambda number: checkpoint.is_file())
+    assert "from byte" in second.errors
+    assert second.was_killed
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    third = Run(folder, *train[:2], "--resume", "--out", "run")
+    assert third.code == 0, third.errors
+    assert "prepared" not in third.errors
+    other = Run(folder, *train, "other")
+    assert other.code == 0, other.errors
+    names = [name for name in hashes(folder / "run")["files"] if name.endswith(".safetensors")]
+    assert names
+    for name in names:
+        assert hashes(folder / "run")["files"][name] == hashes(folder / "other")["files"][name]
+    return first, second, third, other
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of processes is read from /proc")
 def test_a_text_larger_than_memory(tmp_path, monkeypatch, record_property):
@@ -98,34 +125,14 @@ def test_a_text_larger_than_memory(tmp_path, monkeypatch, record_property):
         write_text(tmp_path / "text" / f"{split}.txt", 500_000)
     size = "--data text --vocabulary 20000 --model lstm --width 32 --layers 1 --bptt 35 --batch-size 20 --device cpu"
     train = ["train", "lm", *size.split(), "--steps", "60", "--eval-every", "30", "--out"]
-
-    def count_shards():
-        return len(list((tmp_path / "cache").glob("shards/*/tokens/*.bin")))
-
-    first = Run(tmp_path, *train, "run", kill_when=lambda number: count_shards() >= 3)
-    assert first.was_killed
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("shards/*/tokens/0000[01].bin")}
-    checkpoint = tmp_path / "run" / "checkpoints" / "step-30" / "manifest.json"
-    second = Run(tmp_path, *train, "run", "--overwrite", kill_when=lambda number: checkpoint.is_file())
-    assert "from byte" in second.errors
-    assert second.was_killed
-    assert {path: path.stat().st_mtime_ns for path in made} == made
-    third = Run(tmp_path, "train", "lm", "--resume", "--out", "run")
-    assert third.code == 0, third.errors
-    assert "prepared" not in third.errors
-    other = Run(tmp_path, *train, "other")
-    assert other.code == 0, other.errors
-    names = [name for name in hashes(tmp_path / "run")["files"] if name.endswith(".safetensors")]
-    assert names
-    for name in names:
-        assert hashes(tmp_path / "run")["files"][name] == hashes(tmp_path / "other")["files"][name]
+    runs = train_twice(tmp_path, train)
     evaluate = ["evaluate", "run", "--split", "valid", "--json"]
     killed = Run(tmp_path, *evaluate, kill_when=has_tokens)
     assert killed.was_killed
     again, twin = (Run(tmp_path, *evaluate[:1], out, *evaluate[2:]) for out in ("run", "other"))
     assert json.loads(again.output)[0]["loss"] == json.loads(twin.output)[0]["loss"]
     seconds = seconds_to_first_step(tmp_path)
-    record_property("peaks", [run.peak for run in (first, second, third, other, killed, again)])
+    record_property("peaks", [run.peak for run in (*runs, killed, again)])
     record_property("seconds to the first step", seconds)
     assert seconds < 5
 
@@ -208,26 +215,9 @@ def test_labeled_texts_larger_than_memory(tmp_path, monkeypatch, record_property
         write_labeled(tmp_path / "texts" / f"{split}.tsv", 500_000)
     size = "--data texts --vocabulary 20000 --width 32 --layers 1 --batch-size 20 --device cpu"
     train = ["train", "classify", *size.split(), "--steps", "60", "--eval-every", "30", "--out"]
-    tokens = "shards/*/tokens/*.bin"
-    first = Run(tmp_path, *train, "run", kill_when=lambda number: len([*(tmp_path / "cache").glob(tokens)]) >= 3)
-    assert first.was_killed
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("shards/*/tokens/0000[01].bin")}
-    checkpoint = tmp_path / "run" / "checkpoints" / "step-30" / "manifest.json"
-    second = Run(tmp_path, *train, "run", "--overwrite", kill_when=lambda number: checkpoint.is_file())
-    assert "from byte" in second.errors
-    assert second.was_killed
-    assert {path: path.stat().st_mtime_ns for path in made} == made
-    third = Run(tmp_path, "train", "classify", "--resume", "--out", "run")
-    assert third.code == 0, third.errors
-    assert "prepared" not in third.errors
-    other = Run(tmp_path, *train, "other")
-    assert other.code == 0, other.errors
-    files, others = (hashes(tmp_path / name)["files"] for name in ("run", "other"))
-    assert {name: one for name, one in files.items() if name.endswith(".safetensors")} == {
-        name: one for name, one in others.items() if name.endswith(".safetensors")
-    }
+    runs = train_twice(tmp_path, train)
     result = json.loads((tmp_path / "other" / "result.json").read_text())
     assert result["test"]["overlap"]["in_train"] > 0
     scored = Run(tmp_path, "evaluate", "run", "--data", "texts/test.tsv", "--device", "cpu", "--json")
     assert json.loads(scored.output)[0]["loss"] == result["test"]["loss"]
-    record_property("peaks", [run.peak for run in (first, second, third, other, scored)])
+    record_property("peaks", [run.peak for run in (*runs, scored)])
