@@ -311,7 +311,7 @@ MULTI_HEAD_MISTAKES = [
     (MERGED, "(A @ v).permute(0, 2, 3, 1).reshape(B, T, D)", {"heads-interleaved"}),
     ("A = scores.softmax(-1)", "A = scores.softmax(-1)[:, :1].expand(-1, self.H, -1, -1)", {"unknown"}),
     (RETURNED, "return torch.relu(self.out_proj(out)), A", {"unknown"}),
-    ("self.out_proj = nn.Linear(dim, dim)", "self.out_proj = nn.Linear(dim, 2 * dim)", {"weights"}),
+    ("self.out_proj = nn.Linear(dim, dim)", "self.out_proj = nn.Linear(dim, 2 * dim)", {"weights-not-read"}),
     ("q, k, v = (f(x)", "q, k, v = (f(x.mean(0))", {"raises"}),
 ]
 

@@ -30,6 +30,8 @@ from anaphor.course.reference import Case, DoesNotFit, Mistake, Outputs, Referen
 from anaphor.course.student import NotWritten, StudentError, Subject
 from anaphor.course.weights import Weight, randomize
 
+NOT_READ = "weights-not-read"
+"""Name of the finding that nothing could be compared: a person has to read the code."""
 MAX_READINGS = 64
 """Most ways to read a student's weights that are tried."""
 SEED = 20
@@ -59,6 +61,11 @@ class CheckReport:
     @property
     def passed(self) -> bool:
         return not self.mistakes
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the weights could be read; otherwise nothing is known of the values."""
+        return all(one.name != NOT_READ for one in self.mistakes)
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -212,7 +219,8 @@ def _compare(work: Work) -> tuple[list[Finding], list[str]]:
     if attempt.dtype != torch.float64 and failure is not None and _own_dtype(work) != torch.float64:
         text = f"it raises for inputs and weights of float64 ({failure.text}): make tensors with the dtype of the input"
         findings.append(Finding("makes-float32", failure.where, text))
-    return findings, _list_checked(work, attempt, not findings)
+    is_compared = all(one.name != NOT_READ for one in findings)
+    return findings, _list_checked(work, attempt, not findings) if is_compared else []
 
 
 def _diagnose_forms(work: Work, attempts: Sequence[Attempt]) -> tuple[Attempt, list[Finding]]:
@@ -220,7 +228,7 @@ def _diagnose_forms(work: Work, attempts: Sequence[Attempt]) -> tuple[Attempt, l
     diagnoses = []
     for attempt in attempts:
         known = _diagnose(work, attempt)
-        if all(finding.name not in ("unknown", "weights") for finding in known):
+        if all(finding.name not in ("unknown", NOT_READ) for finding in known):
             return attempt, known
         diagnoses.append(known)
     return attempts[0], diagnoses[0]
@@ -395,7 +403,8 @@ def _describe_weights(work: Work) -> Finding:
     shapes = {} if work.reference.shapes is None else work.reference.shapes(work.sizes)
     wanted = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
     text = f"the weights ({listed}) cannot be read as those of {work.reference.name} ({wanted})"
-    return Finding("weights", "__init__", f"{text}; a method load_reference(weights) may take them by these names")
+    text += ", so nothing was compared; a method load_reference(weights) may take them by these names"
+    return Finding(NOT_READ, "__init__", text)
 
 
 def _is_repeatable(work: Work, attempt: Attempt) -> Finding | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 
 import torch
@@ -153,11 +153,34 @@ Projections = dict[str, Tensor]
 def read_attention(
     given: Sequence[Weight], heads: int, size: int, dim: int, has_output: bool = True
 ) -> Iterator[Projections]:
-    """Every way to read weights as those of attention."""
-    biases = [weight for weight in given if weight.is_bias]
-    matrices = [weight for weight in given if not weight.is_bias]
-    for roles in _assign(matrices, has_output, heads):
-        yield from _stack(roles, biases, heads, size, dim)
+    """Every way to read weights as those of attention: by their names where these say it and fit the shapes, otherwise
+    by shape and place alone."""
+    is_read = False
+    for named in (given, forget_names(given)):
+        biases = [weight for weight in named if weight.is_bias]
+        matrices = [weight for weight in named if not weight.is_bias]
+        for roles in _assign(matrices, has_output, heads):
+            for reading in _stack(roles, biases, heads, size, dim):
+                is_read = True
+                yield reading
+        if is_read:
+            return
+
+
+def forget_names(given: Sequence[Weight]) -> list[Weight]:
+    """The weights with names that say which bias belongs to which matrix, and no more: for those whose names mislead. A
+    bias without a matrix of its name belongs to the one in its place, if there are as many."""
+    biases = [weight for weight in given if weight.is_bias or weight.value.ndim == 1]
+    inside = {id(weight) for weight in biases}
+    matrices = [weight for weight in given if id(weight) not in inside]
+    stems = [stem_of(weight.name) for weight in matrices]
+    in_order = len(biases) == len(matrices) and not any(stem_of(weight.name) in stems for weight in biases)
+    found = [replace(weight, name=f"{number}.weight") for number, weight in enumerate(matrices)]
+    for place, bias in enumerate(biases):
+        stem = stem_of(bias.name)
+        number = place if in_order else stems.index(stem) if stem in stems else None
+        found.append(bias if number is None else replace(bias, name=f"{number}.bias"))
+    return found
 
 
 Roles = dict[str, list[Weight]]
@@ -190,19 +213,18 @@ def _fill(named: Roles, missing: list[str], unnamed: list[Weight], heads: int) -
     if len(unnamed) == len(missing):
         for order in permutations(unnamed):
             yield named | {role: [weight] for role, weight in zip(missing, order, strict=True)}
-    if "o" in missing and heads > 1:
-        inner = [role for role in missing if role != "o"]
-        if len(unnamed) == heads * len(inner) + 1:
-            for place in (-1, 0):
-                out = unnamed[place]
-                rest = unnamed[:-1] if place else unnamed[1:]
-                for places in permutations(range(len(inner))):
-                    by_head = {role: rest[at :: len(inner)] for role, at in zip(inner, places, strict=True)}
-                    by_role = {
-                        role: rest[at * heads : (at + 1) * heads] for role, at in zip(inner, places, strict=True)
-                    }
-                    yield named | by_head | {"o": [out]}
-                    yield named | by_role | {"o": [out]}
+    inner, has_output = [role for role in missing if role != "o"], "o" in missing
+    if heads == 1 or not inner or len(unnamed) != heads * len(inner) + has_output:
+        return
+    for place in (-1, 0) if has_output else (None,):
+        rest = unnamed if place is None else unnamed[:-1] if place else unnamed[1:]
+        output: Roles = {} if place is None else {"o": [unnamed[place]]}
+        for places in permutations(range(len(inner))):
+            by_head = {role: rest[at :: len(inner)] for role, at in zip(inner, places, strict=True)}
+            by_role = {role: rest[at * heads : (at + 1) * heads] for role, at in zip(inner, places, strict=True)}
+            yield named | by_head | output
+            if len(inner) > 1:
+                yield named | by_role | output
 
 
 def _stack(roles: Roles, biases: list[Weight], heads: int, size: int, dim: int) -> Iterator[Projections]:

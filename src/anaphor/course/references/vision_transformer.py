@@ -206,10 +206,12 @@ def read_vision(given: Sequence[Weight], sizes: Sizes) -> Iterator[Weights]:
 
 
 def _is_class_token(weight: Weight, dim: int) -> bool:
-    """A vector of its own: by its name, or because it has axes for the batch and the tokens."""
+    """A vector of its own: by its name, because it has axes for the batch and the tokens, or because it is a parameter
+    of the model itself."""
     if weight.value.numel() != dim or weight.is_linear or weight.is_norm:
         return False
-    return weight.value.ndim > 1 or bool(re.search(r"cls|class|token", weight.name.lower()))
+    is_own = "." not in weight.name and not weight.is_bias
+    return weight.value.ndim > 1 or is_own or bool(re.search(r"cls|class|token", weight.name.lower()))
 
 
 def _beside(bias: Weight, weight: Weight) -> bool:
