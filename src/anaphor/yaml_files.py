@@ -23,11 +23,16 @@ MAX_INTEGER_DIGITS = 100
 """Digits of a whole number in a YAML text; of more than 4,300 Python makes no text."""
 
 
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+"""A number that YAML 1.1 takes for a text."""
+
+
 def dump_yaml(values: Mapping[str, Any]) -> str:
     """Names and values as text, in their order."""
     import yaml
 
-    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120))
+    dumped = yaml.dump(dict(values), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=120)
+    return str(dumped)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -84,10 +89,19 @@ def _construct(kind: Any, text: str) -> Any:
 
 @cache
 def _loader(kind: Any) -> Any:
-    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
     loader: Any = type("Loader", (kind,), {})
-    loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
     return loader
+
+
+@cache
+def _dumper() -> Any:
+    """It puts a text into quotes that the loader would take for a number: `1e5`."""
+    import yaml
+
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    dumper.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
+    return dumper
 
 
 def _reason(error: Exception) -> str:
