@@ -91,3 +91,12 @@ def test_bad_input_is_one_line(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("anaphor.course.leaderboard_verb.require_safe", lambda *, unsafe: True)
     (tmp_path / "nothing").mkdir()
     assert message in refusal(main(words), capsys)
+
+
+def test_runs_with_the_same_weights_are_tied_and_told_as_that():
+    board = make_board(
+        "x", "loss", [run("mia", BASE, weights="a"), run("wei", BASE, weights="a"), run("ada", BASE + 1, weights="b")]
+    )
+    comments = {entry.name: entry.comment for entry in board.entries}
+    assert comments == {"mia": "the same weights as wei", "wei": "the same weights as mia", "ada": ""}
+    assert "(the same weights as wei)" in describe_entry(board.entries[0], 5)

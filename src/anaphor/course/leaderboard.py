@@ -101,7 +101,17 @@ def make_board(title: str, metric: str, runs: Sequence[Scored]) -> Board:
         for at in order
     ]
     kinds = {own.same if own is not None else "" for at in scored for own in (items[at],)}
+    ranked = [_mention_same_weights(one, runs) for one in ranked]
     return Board(title, metric, goal, len(kinds) == 1 and "" not in kinds, tuple(ranked))
+
+
+def _mention_same_weights(entry: Entry, runs: Sequence[Scored]) -> Entry:
+    """The entry with a comment where somebody else's run has the same weights: a tie that is no chance."""
+    own = next(one.answer.get("weights") for one in runs if one.name == entry.name)
+    others = [one.name for one in runs if one.name != entry.name and own and one.answer.get("weights") == own]
+    if not others:
+        return entry
+    return replace(entry, comment="; ".join(filter(None, [entry.comment, f"the same weights as {', '.join(others)}"])))
 
 
 def _read_items(value: Any) -> Items | None:
