@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anaphor.course.check_report import NOT_READ, CheckReport, Finding
 from anaphor.course.compare import LOOSE, TOLERANCE, agrees, find_difference, measure
 from anaphor.course.implementation import (
     Call,
@@ -30,51 +31,9 @@ from anaphor.course.reference import Case, DoesNotFit, Mistake, Outputs, Referen
 from anaphor.course.student import NotWritten, StudentError, Subject
 from anaphor.course.weights import Weight, randomize
 
-NOT_READ = "weights-not-read"
-"""Name of the finding that nothing could be compared: a person has to read the code."""
 MAX_READINGS = 64
 """Most ways to read a student's weights that are tried."""
 SEED = 20
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A mistake that was found."""
-
-    name: str
-    where: str
-    text: str
-
-    def to_plain(self) -> dict[str, str]:
-        return {"name": self.name, "where": self.where, "text": self.text}
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """What a check found."""
-
-    name: str
-    reference: str
-    mistakes: tuple[Finding, ...]
-    checked: tuple[str, ...]
-
-    @property
-    def passed(self) -> bool:
-        return not self.mistakes
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether the weights could be read; otherwise nothing is known of the values."""
-        return all(one.name != NOT_READ for one in self.mistakes)
-
-    def to_plain(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "reference": self.reference,
-            "passed": self.passed,
-            "mistakes": [mistake.to_plain() for mistake in self.mistakes],
-            "checked": [*self.checked],
-        }
 
 
 @dataclass(frozen=True)
@@ -509,7 +468,8 @@ def _check_device(work: Work, attempt: Attempt) -> list[Finding]:
     except StudentError as error:
         is_numpy = "numpy" in error.text  # which has no device
         if not is_numpy and ("same device" in error.text or ("meta" in error.text and "cpu" in error.text)):
-            text = "it makes a tensor on the CPU while its inputs are on another device: use device=x.device"
+            text = "it makes a tensor on the CPU while its inputs are on another device: give it that of an input, as "
+            text += "in device=x.device"
             return [Finding("makes-cpu-tensors", error.where, text)]
     return []
 

@@ -38,7 +38,7 @@ WORK_HERE = """\
 In this notebook, code is written in the cells that begin with `%%writefile`: running one writes its file, and replaces
 what was in it. If you would rather write in the files, leave these cells out."""
 NUMBERS = 'read_numbers(read_submission(here))["{exercise}"]  # what numbers.yaml has now'
-MISSING = "# What is still empty\nlist_missing(read_submission(here))"
+MISSING = "# What is still empty, or cannot be read\nlist_missing(read_submission(here))"
 
 
 def notebook_name(sheet: Sheet) -> str:

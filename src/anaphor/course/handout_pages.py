@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from anaphor.course.numbers.values import describe_value, plain_fraction
-from anaphor.course.sheet import ANSWERS, NUMBERS, Exercise, Sheet
+from anaphor.course.numbers.values import DIGITS, TOLERANCE, describe_kind, plain_fraction
+from anaphor.course.sheet import ANSWERS, NUMBERS, Exercise, ExpectedRun, Sheet
 from anaphor.course.student_numbers import student_numbers
 from anaphor.course.student_text import check_commands, fill, student_values, training_commands
 from anaphor.course.submission import PLACEHOLDER
@@ -18,10 +18,16 @@ HOW_TO = f"""\
 How to work:
 
 1. Write code where a file has `...`. The check below the exercise compares it with a reference and names the mistake.
+   It may import Python's standard library, torch, NumPy and the other files of this folder: where it is graded, other
+   packages may be missing. Tensors that your code makes must have the device and the dtype of its input, as in
+   `torch.ones(T, T, device=x.device, dtype=x.dtype)`.
 2. Write numbers into `{NUMBERS}` and answers in words into `{ANSWERS}`, below their headings. Trainings and figures go
-   where the exercise says.
+   where the exercise says. Whole numbers must be exact; others need {DIGITS} significant digits (17.4, 0.00124) and are
+   right within {TOLERANCE:.0%}.
 3. If you are stuck, `anaphor hint ID` shows the first hint of an exercise, and `--step 2` the next one.
-4. Hand in this folder as it is, with `course.yaml` and your runs.
+4. `anaphor check .` in this folder says what is missing, and what cannot be read, such as a list where a number should
+   be.
+5. Hand in this folder as it is, with `course.yaml` and your runs.
 """
 
 
@@ -65,11 +71,24 @@ def _where(exercise: Exercise, student: str) -> str:
         "code": f"Write in `{exercise.file}`.",
         "number": f"Write {names} into `{NUMBERS}`.",
         "answer": f"Write into `{ANSWERS}`.",
-        "run": f"Hand in {', '.join(f'`{run.folder}`' for run in exercise.runs)}.",
+        "run": f"Hand in {', '.join(map(_describe_run, exercise.runs))}.",
         "figure": f"Hand in `{exercise.file}`.",
     }
     hints = f" {count_noun(len(exercise.hints), 'hint')}: `anaphor hint {exercise.id}`." if exercise.hints else ""
     return f"{places[exercise.kind]}{hints}"
+
+
+def _describe_run(run: ExpectedRun) -> str:
+    """A run's folder, and what it must reach."""
+    bounds = describe_bounds(run)
+    return f"`{run.folder}`" + (f" (validation {run.metric} {bounds})" if bounds else "")
+
+
+def describe_bounds(run: ExpectedRun) -> str:
+    """'at most 18'; empty where any value will do."""
+    bounds = [f"at most {run.at_most:g}"] if run.at_most is not None else []
+    bounds += [f"at least {run.at_least:g}"] if run.at_least is not None else []
+    return " and ".join(bounds)
 
 
 def exercise_table(sheet: Sheet) -> str:
@@ -107,14 +126,18 @@ def answers_page(sheet: Sheet, student: str, *, solved: bool) -> str:
 
 def numbers_page(sheet: Sheet, student: str, *, solved: bool) -> str:
     """`numbers.yaml`: a name for each number, with the value left out or the result of the student."""
-    lines = ["# A fraction is written 1/12, a list [1, 2], and a list of lists [[1, 2], [3, 4]]."]
+    lines = [
+        "# A fraction is written 1/12, a list [1, 2], and a list of lists [[1, 2], [3, 4]]. A number has no comma",
+        f"# and is computed: 18528, not 18,528 or 0.8**30. Unless it is whole, it has {DIGITS} significant digits.",
+        "# `anaphor check .` says what cannot be read.",
+    ]
     for exercise in sheet.exercises:
-        expected = student_numbers(exercise.id, student).expected
-        if exercise.kind == "number" and expected:
+        numbers = student_numbers(exercise.id, student)
+        if exercise.kind == "number" and numbers.expected:
             lines += ["", f"{json.dumps(exercise.id)}:  # {exercise.title}"]
-            for name, value in expected.items():
+            for name, value in numbers.expected.items():
                 shown = f" {json.dumps(plain_fraction(value), ensure_ascii=False)}" if solved else ""
-                lines.append(f"  {name}:{shown}  # {describe_value(value)}")
+                lines.append(f"  {name}:{shown}  # {describe_kind(numbers, name).partition(', as in')[0]}")
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +155,8 @@ def _solution(exercise: Exercise, student: str) -> Iterator[str]:
         shown = {
             name: json.dumps(plain_fraction(value), ensure_ascii=False) for name, value in numbers.expected.items()
         }
-        others = " Other values may be right, too." if numbers.judge is not None else ""
+        is_open = numbers.judge is not None and not numbers.are_letters
+        others = " Other values may be right, too." if is_open else ""
         yield "Expected: " + ", ".join(f"{name} = {value}" for name, value in shown.items()) + f".{others}"
     if exercise.kind == "code":
         names = ", ".join(f"`{check.name}`" for check in exercise.checks)
@@ -141,9 +165,7 @@ def _solution(exercise: Exercise, student: str) -> Iterator[str]:
     if commands:
         yield "```sh\n" + "\n".join(commands) + "\n```"
     for run in exercise.runs:
-        bounds = [f"at most {run.at_most:g}"] if run.at_most is not None else []
-        bounds += [f"at least {run.at_least:g}"] if run.at_least is not None else []
-        yield f"`{run.folder}`: validation {run.metric} {' and '.join(bounds) or 'of any value'}."
+        yield f"`{run.folder}`: validation {run.metric} {describe_bounds(run) or 'of any value'}."
     if exercise.solution:
         yield fill(exercise.solution, values)
     if exercise.rubric:

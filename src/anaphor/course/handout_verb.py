@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from anaphor.course.handout import make_handout
-from anaphor.course.handout_pages import show_points
+from anaphor.course.handout_pages import SOLUTIONS, show_points
 from anaphor.course.sheet import read_sheet, sheet_numbers
 from anaphor.errors import ConfigError, count_noun
 from anaphor.flags import Positional, parse
@@ -56,7 +56,8 @@ def run(argv: Sequence[str]) -> int:
         names = {"sheet": options.sheet, "student": options.student, "teacher": options.teacher}
         print(json.dumps({**names, "out": str(options.out), "files": files}))
     else:
-        print(f"{count_noun(len(files), 'file')} in {options.out}; begin with {options.out / 'README.md'}")
+        first = SOLUTIONS if options.teacher else "README.md"
+        print(f"{count_noun(len(files), 'file')} in {options.out}; begin with {options.out / first}")
     return 0
 
 

@@ -47,6 +47,16 @@ class Criterion:
 
     points: float
     text: str
+    mistakes: tuple[str, ...] = ()
+    """Of code: names of the mistakes that cost these points and no others, `mask*` for all that begin so. One line
+    without any stands for all other known mistakes."""
+    checks: tuple[str, ...] = ()
+    """Of code: the classes or functions that these points are given for."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Criterion:
+        lists = {name: tuple(values[name]) for name in ("mistakes", "checks") if name in values}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,7 @@ def _read_exercise(values: dict[str, Any], path: Path) -> Exercise:
     lists: dict[str, Any] = {
         "checks": tuple(map(CodeCheck.parse, values.get("checks", ()))),
         "runs": tuple(ExpectedRun(**one) for one in values.get("runs", ())),
-        "rubric": tuple(Criterion(**one) for one in values.get("rubric", ())),
+        "rubric": tuple(map(Criterion.parse, values.get("rubric", ()))),
         "hints": tuple(values.get("hints", ())),
         "commands": tuple(values.get("commands", ())),
     }
@@ -193,4 +203,6 @@ def find_exercise(name: str) -> Exercise:
         raise UnknownName(
             f"unknown exercise {name!r}{nearest(name, known)} (sheets: {listed}; for example 002.3b)", name
         )
-    return read_sheet(number).find(name)
+    exercises = read_sheet(number).exercises
+    same = [exercise for exercise in exercises if exercise.id.casefold() == name.casefold()]
+    return same[0] if len(same) == 1 else read_sheet(number).find(name)

@@ -16,14 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anaphor.config import nearest
+from anaphor.course.numbers.values import find_misread, is_empty
 from anaphor.course.sheet import ANSWERS, NUMBERS, Exercise, Sheet, read_sheet
-from anaphor.errors import ConfigError, DataError
+from anaphor.course.student_numbers import student_numbers
+from anaphor.errors import AnaphorError, ConfigError, DataError
 from anaphor.files import write_file
 from anaphor.yaml_files import dump_yaml, read_mapping
 
 MANIFEST = "course.yaml"
 PLACEHOLDER = "*(your answer)*"
 """What a handout has below a heading of `answers.md`; left there, the answer is empty."""
+MANIFEST_VALUES: dict[str, tuple[type, str]] = {
+    "sheet": (str, "the number of a sheet in quotes"),
+    "student": (str, "an ID, or '' for none"),
+    "version": (int, "a whole number"),
+    "files": (list, "a list of names"),
+}
+"""What a manifest has."""
 STUDENT = re.compile(r"[\w.@+-]{1,64}")
 HEADING = re.compile(r"^## +(\d{3}\.\S+).*$", re.MULTILINE)
 MAX_BYTES = 1_000_000
@@ -59,17 +69,36 @@ def read_submission(folder: Path | str) -> Submission:
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError(f"{folder} has no {MANIFEST}: it is no folder that `anaphor handout` made")
-    values = read_mapping(path)
-    wanted = {"sheet": str, "student": str, "version": int, "files": list}
-    for name, kind in wanted.items():
+    values = _read_manifest(path)
+    for name, (kind, described) in MANIFEST_VALUES.items():
         if not isinstance(values.get(name), kind):
-            raise DataError(f"{path} has {name}={values.get(name)!r}; `anaphor handout` writes a {kind.__name__} there")
+            raise DataError(f"{path} has {name}={values.get(name)!r}; `anaphor handout` writes {described} there")
     files = tuple(map(str, values["files"]))
     for name in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise DataError(f"{path} names {name!r}, which is not inside the folder")
     student = check_student(values["student"])
     return Submission(folder, read_sheet(values["sheet"]), student, values["version"], files)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """The values of a manifest. An ID or a sheet without its quotes, which YAML takes for a number, is text."""
+    values = read_mapping(path)
+    for name in ("sheet", "student"):
+        if isinstance(values.get(name), int | float) and not isinstance(values[name], bool):
+            text = path.read_text(encoding="utf-8")
+            written = re.search(rf"^{name}:[ \t]*([^\s#]+)[ \t]*(#.*)?$", text, re.MULTILINE)
+            if written:
+                values[name] = written[1]
+    return values
+
+
+def read_student(folder: Path) -> str:
+    """The ID in a manifest that may be wrong otherwise; empty where there is none."""
+    try:
+        return check_student(str(_read_manifest(folder / MANIFEST).get("student") or ""))
+    except AnaphorError:
+        return ""
 
 
 def read_answers(submission: Submission) -> dict[str, str]:
@@ -97,13 +126,50 @@ def read_numbers(submission: Submission) -> dict[str, dict[str, Any]]:
 
 
 def list_missing(submission: Submission) -> list[str]:
-    """The exercises for which nothing was handed in: without a number, an answer, a run, a figure or a file. Code
-    that is a stub still is there; `anaphor check` tells."""
-    numbers, answers = read_numbers(submission), read_answers(submission)
-    missing = []
+    """The exercises for which nothing was handed in: without a number, an answer, a run, a figure or a file; and a line
+    for each number that cannot be read. Code that is a stub still is there; `anaphor check` tells."""
+    return [*list_empty(submission), *(f"{where}: {text}" for where, text in find_misread_numbers(submission))]
+
+
+def find_misread_numbers(submission: Submission) -> list[tuple[str, str]]:
+    """What in `numbers.yaml` is not of the form that is asked for: where, and why. No result is told."""
+    try:
+        values = read_numbers(submission)
+        written = read_mapping(submission.folder / NUMBERS) if (submission.folder / NUMBERS).is_file() else {}
+    except (AnaphorError, OSError, UnicodeDecodeError) as error:
+        return [(NUMBERS, _in_folder(error, submission.folder))]
+    known = [exercise.id for exercise in submission.sheet.exercises if exercise.kind == "number"]
+    found = [(NUMBERS, f"there is no {name!r}{nearest(name, known)}") for name in written if name not in known]
+    for exercise, own in values.items():
+        if written.get(exercise) is not None and not isinstance(written[exercise], dict):
+            found.append((exercise, f"{written[exercise]!r:.40} is not a list of names with their values"))
+        numbers = student_numbers(exercise, submission.student)
+        names = numbers.expected
+        found += [(exercise, f"there is no {name!r}{nearest(str(name), names)}") for name in own if name not in names]
+        is_begun = not all(map(is_empty, own.values()))
+        for name in names:
+            problem = find_misread(numbers, name, own.get(name))
+            if not problem and is_begun and is_empty(own.get(name)):
+                problem = "empty"
+            found += [(f"{exercise} {name}", problem)] if problem else []
+    return found
+
+
+def _in_folder(error: Exception, folder: Path) -> str:
+    """An error without the folder, in which the student is."""
+    return " ".join(str(error).replace(f"{folder}/", "").split())
+
+
+def list_empty(submission: Submission) -> list[str]:
+    """The exercises for which nothing was handed in."""
+    try:
+        numbers = read_numbers(submission)
+    except (AnaphorError, OSError, UnicodeDecodeError):
+        numbers = {}
+    answers, missing = read_answers(submission), list[str]()
     for exercise in submission.sheet.exercises:
         if exercise.kind == "number":
-            found = any(value not in (None, "", []) for value in numbers[exercise.id].values())
+            found = not numbers or not all(map(is_empty, numbers[exercise.id].values()))
         elif exercise.kind == "answer":
             found = bool(answers[exercise.id])
         elif exercise.kind == "run":

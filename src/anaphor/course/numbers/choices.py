@@ -41,15 +41,11 @@ def ask(topic: str, student: str, questions: Mapping[str, Question]) -> Numbers:
     def judge(found: Mapping[str, Any]) -> dict[str, str]:
         return {name: _compare(value, expected[name]) for name, value in found.items()}
 
-    return Numbers({"options": listed}, expected, judge)
+    return Numbers({"options": listed}, expected, judge, are_letters=True)
 
 
 def _compare(found: Any, expected: str) -> str:
     """What is wrong with letters, without the result."""
     parts = found if isinstance(found, list) else [found]
-    if not all(isinstance(part, str) for part in parts):
-        return "not letters of options"
-    letters = {letter for part in parts for letter in part if letter not in " ,;.)("}
-    if not letters <= {*LETTERS}:
-        return "not letters of options"
+    letters = {letter for part in parts for letter in part if letter in LETTERS}
     return "" if letters == {*expected} else "not right"

@@ -80,7 +80,8 @@ def banded_mask(student: str) -> Numbers:
     tokens, before = draw.randint(6, 11), draw.randint(1, 3)
     allowed = sum(min(token, before) + 1 for token in range(tokens))
     last = [1 if tokens - 1 - token <= before else 0 for token in range(tokens)]
-    return Numbers({"T": str(tokens), "before": str(before)}, {"allowed": allowed, "last_row": last})
+    shown = {"T": str(tokens), "tokens_before": "the token" if before == 1 else f"the {before} tokens"}
+    return Numbers(shown, {"allowed": allowed, "last_row": last})
 
 
 def patches(student: str) -> Numbers:

@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+DIGITS = 3
+"""Significant digits that are asked for."""
 TOLERANCE = 0.01
-"""Relative difference that a number may have: two digits, rounded, or three."""
-ABSOLUTE = 5e-4
+"""Relative difference that a number may have that is not whole: three digits differ by half of it at most, and the rest
+is for what was rounded on the way. Whole numbers must be equal."""
+SMALL = 5e-4
+"""Difference that a number may have beside the largest of its list, and from zero."""
 LARGE_EXPONENT = re.compile(r"[eE][+-]?[\d_]{4}")
 
 
@@ -30,6 +34,8 @@ class Numbers:
     """What `numbers.yaml` should have, by name; where many values are right, one of them."""
     judge: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
     """Where many values are right: what is wrong with each name, empty if nothing."""
+    are_letters: bool = False
+    """Whether each value is a letter of options, or several of them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class NumberMark:
     is_right: bool
     comment: str
     """What is wrong, without the result; empty if nothing is."""
+    is_misread: bool = False
+    """Whether it is no value of the kind that is asked for, so that nothing was compared."""
 
 
 def seed_random(topic: str, student: str) -> random.Random:
@@ -49,21 +57,57 @@ def seed_random(topic: str, student: str) -> random.Random:
 
 def mark_numbers(numbers: Numbers, found: Mapping[str, Any]) -> list[NumberMark]:
     """Every number of an exercise that was asked for, marked."""
+    misread = {name: find_misread(numbers, name, found.get(name)) for name in numbers.expected}
     parsed = {name: parse_value(found.get(name)) for name in numbers.expected}
-    wrong: Mapping[str, str] = {}
-    complete = {name: value for name, value in parsed.items() if value is not None}
-    if numbers.judge is not None:
-        wrong = numbers.judge(complete)
+    complete = {name: value for name, value in parsed.items() if value is not None and not misread[name]}
+    wrong = {} if numbers.judge is None else numbers.judge(complete)
     marks = []
     for name, expected in numbers.expected.items():
-        if parsed[name] is None:
-            comment = "empty" if found.get(name) in (None, "", []) else "not a number, a word, or a list of them"
-        elif numbers.judge is not None:
+        comment = "empty" if is_empty(found.get(name)) else misread[name]
+        if not comment and numbers.judge is not None:
             comment = wrong.get(name, "")
-        else:
-            comment = compare(parsed[name], parse_value(expected))
-        marks.append(NumberMark(name, not comment, comment))
+        elif not comment:
+            comment = "" if _is_close(parsed[name], expected) else "not right"
+        marks.append(NumberMark(name, not comment, comment, bool(misread[name])))
     return marks
+
+
+def is_empty(value: Any) -> bool:
+    """Whether nothing was written."""
+    return value in (None, "", [])
+
+
+def find_misread(numbers: Numbers, name: str, found: Any) -> str:
+    """What is wrong with the form of a value; empty if nothing is, or if there is none. The result is not told."""
+    if is_empty(found):
+        return ""
+    expected, parsed = parse_value(numbers.expected[name]), parse_value(found)
+    if numbers.are_letters:
+        is_right = parsed is not None and all(isinstance(one, str) for one in _as_list(parsed))
+        letters = "".join(map(str, _as_list(parsed))) if is_right else "-"
+        is_right = bool(re.fullmatch(r"[ ,;.()]*([a-h][ ,;.()]*)+", letters))
+    else:
+        is_right = _shape(parsed) == _shape(expected)
+    return "" if is_right else f"{_show_given(found)} is not {describe_kind(numbers, name)}"
+
+
+def describe_kind(numbers: Numbers, name: str) -> str:
+    """What a value should be, with an example: "a list of 2 numbers, as in [1, 2]"."""
+    if numbers.are_letters:
+        return "a letter of the options, or several, as in b or ad"
+    value = parse_value(numbers.expected[name])
+    if isinstance(value, str):
+        return "a word"
+    if not isinstance(value, list):
+        return "a number, as in 18528, 0.125 or 1/8"
+    if isinstance(value[0], list):
+        return f"{_describe(value)}, as in [[1, 2], [3, 4]]"
+    return f"{_describe(value)} number{'s' if len(value) > 1 else ''}, as in [1, 2]"
+
+
+def _show_given(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def parse_value(value: Any) -> Any:
@@ -87,28 +131,29 @@ def parse_value(value: Any) -> Any:
     return None
 
 
-def compare(found: Any, expected: Any) -> str:
-    """What is wrong with a parsed value, without the result; empty if nothing is."""
-    if _shape(found) != _shape(expected):
-        return f"it is {_describe(found)}; expected: {_describe(expected)}"
-    return "" if _is_close(found, expected) else "not right"
+def _is_close(found: Any, expected: Any, largest: float | None = None) -> bool:
+    """Whether a parsed value is right: whole numbers exactly, others by their first digits."""
+    if isinstance(expected, list | tuple):
+        largest = largest_of(expected) if largest is None else largest
+        return all(_is_close(one, other, largest) for one, other in zip(found, expected, strict=True))
+    wanted = parse_value(expected)
+    if isinstance(wanted, str):
+        return bool(found == wanted)
+    if isinstance(expected, int) or (isinstance(expected, Fraction) and expected.denominator == 1):
+        return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9)
+    return math.isclose(found, wanted, rel_tol=TOLERANCE, abs_tol=SMALL * (largest or abs(wanted) or 1))
 
 
-def _is_close(found: Any, expected: Any) -> bool:
-    if isinstance(expected, list):
-        return all(_is_close(one, other) for one, other in zip(found, expected, strict=True))
-    if isinstance(expected, str):
-        return bool(found == expected)
-    return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=ABSOLUTE)
+def largest_of(values: Any) -> float:
+    """The largest absolute value of a list of numbers, or of lists; 0 of words."""
+    if isinstance(values, list | tuple):
+        return max(map(largest_of, values), default=0.0)
+    value = parse_value(values)
+    return abs(value) if isinstance(value, float) else 0.0
 
 
 def _shape(value: Any) -> Any:
     return [_shape(part) for part in value] if isinstance(value, list) else type(value)
-
-
-def describe_value(value: Any) -> str:
-    """What kind of value it is, without what it is: "a number", "a list of 2"."""
-    return _describe(parse_value(value))
 
 
 def _describe(value: Any) -> str:
