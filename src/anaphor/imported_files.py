@@ -39,6 +39,15 @@ class ImportedFile:
     sha256: str
 
 
+class ImportFailed(ConfigError):
+    """A file cannot be executed, by itself or because of one beside it."""
+
+    def __init__(self, message: str, file: str) -> None:
+        super().__init__(message)
+        self.file = file
+        """Name of the file whose fault it is."""
+
+
 IMPORTED: dict[Path, ImportedFile] = {}
 """Files imported so far, by absolute path."""
 _EXECUTED: set[Path] = set()
@@ -117,19 +126,29 @@ def execute_file(given: Path | str, path: Path, flag: str = "--import") -> Modul
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written beside a user's file
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise ConfigError(f"{flag} {given}: syntax error in line {error.lineno}: {error.msg}") from None
     except AnaphorError as error:
         raise ConfigError(f"{flag} {given}: {error}") from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 (a user's code may raise anything, and exit)
-        lines = [line for file, line in _places(error) if file == str(path)]
-        place = f"line {lines[-1]}" if lines else ""
-        raise ConfigError(f"{flag} {given}: {describe_exception(error, place)}") from None
+        own, line = _place_beside(error, path)
+        place = "" if line is None else f"line {line}" + (f" of {own.name}" if own != path else "")
+        text = describe_exception(error, place)
+        if isinstance(error, SyntaxError) and place:
+            text = f"syntax error in {place}: {error.msg}"
+        raise ImportFailed(f"{flag} {given}: {text}", own.name) from None
     finally:
         sys.dont_write_bytecode = before
     return module
+
+
+def _place_beside(error: BaseException, path: Path) -> tuple[Path, int | None]:
+    """The file and line to blame for an error while a file is executed: its own, or those of a file beside it."""
+    places = _places(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno or 0))
+    beside = [(Path(file), line) for file, line in places if Path(file).parent == path.parent]
+    return beside[-1] if beside else (path, None)
 
 
 def registering_file() -> Path | None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import sys
 
@@ -17,8 +18,8 @@ from anaphor.course.grading.kit import add_to
 from anaphor.course.grading.messages import MAX_HEADER, Channel, Closed
 from anaphor.course.grading.record import Mark, Record
 from anaphor.course.grading.similarity import flag_similar
-from anaphor.course.grading.student_page import student_page
-from anaphor.course.grading.tables import COLUMNS, LAYOUTS, write_table
+from anaphor.course.grading.student_page import feedback_page, student_page
+from anaphor.course.grading.tables import COLUMNS, LAYOUTS, gradescope_results, rows_as_plain, write_table
 from anaphor.course.handout import make_handout
 from course.test_check_command import refusal
 
@@ -60,15 +61,96 @@ def test_our_own_table_has_a_row_for_each_exercise(sheet):
 
 def test_moodle_has_a_column_for_points_and_one_for_feedback(sheet):
     header, row = read_csv(write_table([record()], "moodle"))
-    assert header == ["ID number", "002.2a One head", "002.2a (feedback)", "002.9x Why", "002.9x (feedback)"]
-    assert row == ["ada", "2.5", "AttentionHead did not pass", "", "to be read: 3 points"]
+    names = ["ID number", "002.2a One head", "002.2a (feedback)", "002.9x Why", "002.9x (feedback)"]
+    assert header == [*names, "Sheet 002 (total)"]
+    assert row == ["ada", "2.5", "AttentionHead did not pass", "", "", ""]
 
 
 def test_canvas_has_its_five_columns_and_the_points_that_are_possible(sheet):
     header, possible, row = read_csv(write_table([record()], "canvas"))
-    assert header == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "002.2a One head", "002.9x Why"]
-    assert possible == ["    Points Possible", "", "", "", "", "4", "3"]
-    assert row == ["ada", "", "", "ada", "", "2.5", ""]
+    names = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "002.2a One head", "002.9x Why"]
+    assert header == [*names, "Sheet 002 (total)"]
+    assert possible == ["    Points Possible", "", "", "", "", "4", "3", "7"]
+    assert row == ["ada", "", "", "ada", "", "2.5", "", ""]
+
+
+READ = Mark("002.2a", 4, 4, "passed"), Mark("002.9x", 3, 1.5, "by hand")
+
+
+@pytest.mark.parametrize("layout", ["moodle", "canvas"])
+def test_the_total_of_a_sheet_is_there_once_everything_is_read(layout, sheet):
+    header, *rows = read_csv(write_table([record("ada", *READ), record("bob")], layout))
+    assert header[-1] == "Sheet 002 (total)"
+    assert [row[-1] for row in rows if row[0] in ("ada", "bob")] == ["5.5", ""]
+
+
+def test_of_two_submissions_the_last_has_the_row(sheet):
+    first, second = record("ada", Mark("002.2a", 4, 1, "first")), record("ada", Mark("002.2a", 4, 2, "second"))
+    (row,) = read_csv(write_table([first, second], "moodle"))[1:]
+    assert row[1:3] == ["2", "second"]
+
+
+def broken(student="otto"):
+    return Record(f"all/{student}", student, "", "", (), problem="course.yaml names the unknown sheet '009'")
+
+
+def test_what_cannot_be_graded_has_a_row_in_every_table_and_says_where_it_is(sheet):
+    (own,) = [row for row in read_csv(write_table([record(), broken()], "anaphor")) if row[0] == "otto"]
+    assert own[4] == "not graded: all/otto: course.yaml names the unknown sheet '009' [not-graded]"
+    for layout in ("moodle", "canvas", "gradescope"):
+        rows = [row for row in read_csv(write_table([record(), broken()], layout)) if "otto" in row]
+        assert len(rows) == 1, layout
+        assert "all/otto" not in str(rows), "the student reads it"
+    twice = write_table([record("otto"), broken()], "moodle")
+    assert len(read_csv(twice)) == 2, "who has another submission has its row"
+    assert rows_as_plain([broken()]) == [
+        {"student": "otto", "sheet": "", "exercise": None, "points": None, "max_points": None, "flags": ["not-graded"],
+         "comment": "not graded: all/otto: course.yaml names the unknown sheet '009'"}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("points", [None, 1.0])
+def test_students_read_nothing_of_others_of_flags_and_of_the_rubric(points, sheet):
+    text = "She was in the room when the letter came, and said nothing."
+    answer = Mark("002.9x", 3, points, "to be read: 3 for because <b>" if points is None else "well", (), text)
+    code = Mark(
+        "002.2a", 4, 0.0, "AttentionHead did not pass (rubric: 4 for all)", feedback="AttentionHead did not pass"
+    )
+    digests = {"code": {"002.2a::AttentionHead": "a" * 32}, "weights": {"002.9x::runs/x": "b" * 32}}
+    first, _ = flag_similar([record("ada", code, answer, **digests), record("zhao-w", code, answer, **digests)])
+    assert "that of zhao-w" in first.marks[0].comment
+    assert {"same-code", "same-weights", "same-answer"} <= {flag for mark in first.marks for flag in mark.flags}
+    table = write_table([first], "moodle")
+    seen = [table, feedback_page(first), json.dumps(gradescope_results(first)), write_table([first], "canvas")]
+    for page in seen:
+        for secret in ("zhao-w", "same", "rubric", "to be read", "because", "002.9x::"):
+            assert secret not in page, secret
+    assert "AttentionHead did not pass" in feedback_page(first)
+    assert "zhao-w" in student_page(first)
+    assert "zhao-w" in write_table([first], "anaphor")
+
+
+def test_equal_answers_and_figures_are_flagged_and_short_ones_and_numbers_are_not(sheet):
+    def of(student, text, figure="", exercise="002.9x"):
+        return record(student, Mark(exercise, 3, None, "to be read", (), text, figure))
+
+    long = "A transformer sees all tokens at once, and a network with a state does not."
+    ada, bob, cleo, dora, emil = flag_similar([
+        of("ada", long), of("bob", long.upper() + "\n"), of("cleo", "Yes.", "data:image/png;base64,AA=="),
+        of("dora", "Yes.", "data:image/png;base64,AA=="), of("emil", long, exercise="002.2a"),
+    ])  # fmt: skip
+    assert ada.marks[0].flags == bob.marks[0].flags == ("same-answer",)
+    assert "the answer is the same as that of bob" in ada.marks[0].comment
+    assert cleo.marks[0].flags == dora.marks[0].flags == ("same-figure",)
+    assert emil.marks[0].flags == ()
+
+
+def test_the_report_has_right_numbers_and_the_code_beside_what_is_wrong(sheet):
+    number = Mark("002.2a", 4, 0.0, "0 of 1 number right", (), "y2: 3", expected="y2: -10")
+    page = student_page(record("ada", number, Mark("002.9x", 3, 0.0, "no", code="def loss(): ...")))
+    assert "y2: -10" in page
+    assert "def loss(): ..." in page
+    assert "y2: -10" not in feedback_page(record("ada", number))
 
 
 def test_gradescope_has_the_total_and_says_what_is_not_graded(sheet):
@@ -281,6 +363,42 @@ def test_a_submission_that_was_not_unpacked_is_told(tmp_path, monkeypatch, capsy
     found, notes = find_submissions([tmp_path / "all"])
     assert found == [tmp_path / "all" / "bob"]
     assert [note.endswith(f"unpack {folder / 'sheet.zip'} first") for note in notes] == [True]
+
+
+def test_a_submission_that_lies_too_deep_is_told(tmp_path):
+    make_handout("003", tmp_path / "all" / "bob", student="bob")
+    make_handout("003", tmp_path / "all" / "1" / "2" / "3" / "4" / "5" / "ada", student="ada")
+    found, (note,) = find_submissions([tmp_path / "all"])
+    assert found == [tmp_path / "all" / "bob"]
+    assert "6 folders deep" in note
+
+
+def grade_all(folder, out, capsys, *words):
+    """What grading prints, without the sandbox: sheets without code and runs."""
+    code = main(["grade", str(folder), "--out", str(out), "--unsafe", "--jobs", "1", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.slow
+def test_folders_that_cannot_be_graded_are_told_by_name_and_have_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("anaphor.course.grade_verb.require_safe", lambda *, unsafe: False)
+    everything = tmp_path / "all"
+    for name in ("nina", "otto"):
+        make_handout("003", everything / f"{name} x" / "sheet-003", student=name)
+        path = everything / f"{name} x" / "sheet-003" / "course.yaml"
+        path.write_text(path.read_text(encoding="utf-8").replace("'003'", "'009'"), encoding="utf-8")
+    (everything / "paul").mkdir()
+    code, _, err = grade_all(everything, tmp_path / "bad.csv", capsys)
+    assert code == 2
+    for name in ("nina x", "otto x"):
+        assert len([line for line in err.splitlines() if f"{name}/sheet-003" in line and "'009'" in line]) == 1
+    make_handout("003", everything / "mia", student="1e5")
+    code, out, err = grade_all(everything, tmp_path / "bad.csv", capsys, "--json")
+    assert code == 0
+    rows = [row for row in json.loads(out) if "not-graded" in row["flags"]]
+    assert [row["student"] for row in rows] == ["nina", "otto", "paul"]
+    assert {row["student"] for row in json.loads(out)} == {"1e5", "nina", "otto", "paul"}
 
 
 def test_without_bubblewrap_nothing_is_graded(tmp_path, monkeypatch, capsys):

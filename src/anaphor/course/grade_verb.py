@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from anaphor.config import check_at_least, look_up
+from anaphor.course.grading.by_hand import PROGRAM, merge_points, program_points, read_points, without_program
 from anaphor.course.grading.sandbox import require_safe
-from anaphor.course.grading.student_page import student_page
-from anaphor.course.grading.tables import LAYOUTS, gradescope_results, rows_as_plain, show_points, write_table
+from anaphor.course.grading.student_page import feedback_page, student_page
+from anaphor.course.grading.tables import LAYOUTS, chosen, gradescope_results, rows_as_plain, show_points, write_table
 from anaphor.errors import ConfigError, DataError, count_noun, print_warning
-from anaphor.files import replace_file
+from anaphor.files import make_folder, replace_file
 from anaphor.flags import Positional, parse
 from anaphor.progress import terminal_progress
 from anaphor.user_paths import writing_to
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from anaphor.course.grading.grade import Progress
     from anaphor.course.grading.record import Record
 
+FOR_STUDENTS = "for-students"
+"""Folder among the reports with those that students may read."""
 RESULTS = "-results.json"
 UNSAFE_IN_NAMES = re.compile(r"[^\w.@+-]")
 
@@ -41,7 +44,7 @@ class Options:
 
     help_examples: ClassVar[tuple[str, ...]] = (
         "anaphor grade submissions --out grades.csv",
-        "anaphor grade submissions --out grades.csv --format moodle",
+        "anaphor grade submissions --out moodle.csv --reports grades --format moodle --points grades.csv",
     )
 
     folders: Annotated[tuple[Path, ...], Positional("FOLDER")]
@@ -56,6 +59,9 @@ class Options:
     """Seconds that a call of a student's code may take."""
     jobs: int | None = None
     """Submissions that are graded at once (one for each processor if not given)."""
+    points: Path | None = None
+    """CSV file with points given by hand (student, exercise, points, comment), such as a table with its empty cells
+    filled in. They go before those of the program."""
     again: bool = False
     """Grade all submissions, also those that have not changed."""
     unsafe: bool = False
@@ -78,6 +84,7 @@ def run(argv: Sequence[str]) -> int:
 
     from anaphor.course.grading.grade import Grading, grade_folders
 
+    by_hand = {} if options.points is None else read_points(options.points)
     reports = options.out.with_suffix("") if options.reports is None else options.reports
     if reports == options.out:
         raise ConfigError(
@@ -87,36 +94,54 @@ def run(argv: Sequence[str]) -> int:
         print_warning("without a sandbox the code of students can read and change your files")
     grading = Grading(reports, options.seconds, options.jobs or os.cpu_count() or 1, is_safe, options.again)
     with writing_to(options.out.parent), _show_progress() as progress:
-        records, notes = grade_folders(options.folders, grading, progress)
-        write_reports(records, reports, options.format)
+        graded, number = grade_folders(options.folders, grading, progress)
+        records, lines = merge_points(graded, without_program(by_hand, reports))
+        lines += write_reports(records, reports, options.format)
         replace_file(options.out, write_table(records, options.format).encode())
-    problems = [record.problem for record in records if record.problem]
-    if problems and len(problems) == len(records):
-        raise DataError(problems[0] if len(problems) == 1 else f"{problems[0]}; and {len(problems) - 1} more like it")
-    for line in (*notes, *problems):
+        replace_file(reports / PROGRAM, program_points(graded))
+    problems = [record.problem_line for record in records if record.problem]
+    is_none = len(problems) == len(records)
+    if is_none and len(problems) == 1:
+        raise DataError(problems[0])
+    for line in (*problems, *(f"{one.folder}: {line}" for one in records for line in one.warnings), *lines):
         print_warning(line)
+    if is_none:
+        raise DataError(f"none of {len(problems)} submissions can be graded")
     if options.json:
         print(json.dumps(rows_as_plain(records)))
     else:
-        print_summary(records, options.out, reports)
+        print_summary(records, options.out, reports, number)
     return 0
 
 
-def write_reports(records: Sequence[Record], folder: Path, layout: str) -> None:
-    """A page for each submission; for Gradescope also what its autograder writes."""
-    names: dict[str, int] = {}
+def write_reports(records: Sequence[Record], folder: Path, layout: str) -> list[str]:
+    """A page of each submission for the teacher, and one for the student; for Gradescope also what its autograder
+    writes. A line for each student with several submissions of a sheet."""
+    own = folder / FOR_STUDENTS
+    make_folder(own, within=folder)
+    counted = chosen(records)
+    names: dict[str, list[Record]] = {}
     for record in records:
         if record.problem:
             continue
-        name = UNSAFE_IN_NAMES.sub("_", f"{record.student}-{record.sheet}")
-        names[name] = names.get(name, 0) + 1
-        name = name if names[name] == 1 else f"{name}-{names[name]}"
+        first = UNSAFE_IN_NAMES.sub("_", f"{record.student}-{record.sheet}")
+        same = names.setdefault(first, [])
+        same.append(record)
+        name = first if len(same) == 1 else f"{first}-{len(same)}"
         replace_file(folder / f"{name}.html", student_page(record).encode("utf-8", "replace"))
-        if layout == "gradescope":
-            replace_file(folder / f"{name}{RESULTS}", json.dumps(gradescope_results(record)).encode())
+        if counted[record.student, record.sheet] is record:
+            replace_file(own / f"{first}.html", feedback_page(record).encode("utf-8", "replace"))
+            if layout == "gradescope":
+                replace_file(own / f"{first}{RESULTS}", json.dumps(gradescope_results(record)).encode())
+    return [
+        f"{same[-1].student} has {len(same)} submissions of sheet {same[-1].sheet}: in {FOR_STUDENTS}, and where a "
+        f"student has one row, the last counts, {same[-1].folder}"
+        for same in names.values()
+        if len(same) > 1
+    ]
 
 
-def print_summary(records: Sequence[Record], out: Path, reports: Path) -> None:
+def print_summary(records: Sequence[Record], out: Path, reports: Path, number: int) -> None:
     """A line for each submission."""
     graded = [record for record in records if not record.problem]
     width = max((len(record.student) for record in graded), default=0)
@@ -127,7 +152,9 @@ def print_summary(records: Sequence[Record], out: Path, reports: Path) -> None:
         flagged = f" [{', '.join(flags)}]" if flags else ""
         points = f"{show_points(round(record.points, 2))} of {show_points(possible)} points"
         print(f"{record.student:<{width}}  {record.sheet}  {points}{read}{flagged}")
-    print(f"{count_noun(len(graded), 'submission')} in {out}; reports in {reports}")
+    unchanged = sum(bool(record.digest) for record in records) - number
+    kept = f", {unchanged} of them as before" if unchanged else ""
+    print(f"{count_noun(len(graded), 'submission')} in {out}{kept}; reports in {reports}")
 
 
 @contextlib.contextmanager
@@ -144,4 +171,4 @@ def _show_progress() -> Iterator[Progress]:
 
 def _print_line(done: int, total: int, name: str) -> None:
     if done % 10 == 0 or done == total:
-        print(f"graded {done} of {total}", file=sys.stderr)
+        print(f"{done} of {total} submissions done", file=sys.stderr)

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from anaphor.course.cpu_tensors import CPUTensors
 from anaphor.course.reference import Case, Outputs, Reference, Sizes, Weights
-from anaphor.course.student import Subject, build, copy_inputs, hidden_modules, quiet, register_hidden
+from anaphor.course.student import StudentError, Subject, build, copy_inputs, hidden_modules, quiet, register_hidden
 from anaphor.course.student import call as call_function
 from anaphor.course.weights import Weight, weights_of
 
@@ -135,7 +136,12 @@ class LocalImplementation:
         if is_module:
             with quiet():
                 self.target.to("meta")
-        self._run(replace(call.case, inputs=inputs))
+        with CPUTensors(self.subject.path.parent) as made:
+            try:
+                self._run(replace(call.case, inputs=inputs))
+            except StudentError as error:
+                error.where = made.culprit or error.where
+                raise
 
 
 def _turn(value: Any, is_turned: bool) -> Any:

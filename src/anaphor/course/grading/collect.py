@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,13 +56,25 @@ def find_submissions(folders: list[Path]) -> tuple[list[Path], list[str]]:
                 f"(`anaphor handout` writes {MANIFEST} into every handout){_mention_archives(given)}"
             )
         found |= dict.fromkeys(here)
-        if not os.path.lexists(given / MANIFEST):
-            notes += [
-                f"{path} has no {MANIFEST}: it is not graded{_mention_archives(path)}"
-                for path in _folders(given)
-                if not any(one == path or path in one.parents for one in here)
-            ]
+        notes += [f"{path} {reason}" for path, reason in list_others(given, here)]
     return list(found), notes
+
+
+def list_others(given: Path, submissions: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """The folders in a folder that hold no submission, and why they are not graded."""
+    if os.path.lexists(given / MANIFEST):
+        return
+    for path in _folders(given):
+        if not any(one == path or path in one.parents for one in submissions):
+            deep = next(_search(path, 2 * SEARCH_DEPTH), None)
+            if deep is None:
+                yield path, f"has no {MANIFEST}: it is not graded{_mention_archives(path)}"
+            else:
+                levels = len(deep.relative_to(given).parts)
+                yield (
+                    path,
+                    f"is not graded: its {MANIFEST} lies {levels} folders deep, and at most {SEARCH_DEPTH} are read",
+                )
 
 
 def _mention_archives(folder: Path) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import anaphor
-from anaphor.course.grading.collect import find_submissions
+from anaphor.course.grading.collect import find_submissions, list_others
 from anaphor.course.grading.record import Record
 from anaphor.course.grading.similarity import flag_similar
 from anaphor.course.sheet import read_sheet, sheet_numbers
@@ -53,9 +53,9 @@ class Grading:
     """Grade also what has not changed."""
 
 
-def grade_folders(folders: Sequence[Path], grading: Grading, progress: Progress) -> tuple[list[Record], list[str]]:
-    """The record of every submission in folders, and lines about what is no submission."""
-    found, notes = find_submissions([*folders])
+def grade_folders(folders: Sequence[Path], grading: Grading, progress: Progress) -> tuple[list[Record], int]:
+    """The record of every submission in folders and of every folder that holds none, and how many were graded now."""
+    found, _ = find_submissions([*folders])
     records_folder = grading.reports / RECORDS
     make_folder(grading.reports, within=grading.reports.parent)
     make_folder(records_folder, within=grading.reports)
@@ -66,15 +66,33 @@ def grade_folders(folders: Sequence[Path], grading: Grading, progress: Progress)
         references = make_kit(kit, map(read_sheet, sheet_numbers()))
         common = {
             "kit": str(kit), "is_safe": grading.is_safe, "references": references, "seconds": grading.seconds,
-            "digest": _digest_grader(grading),
+            "digest": _digest_grader(grading), "labels": {str(folder): _label(folder, folders) for folder in found},
         }  # fmt: skip
         records = {} if grading.again else _read_records(records_folder, found)
+        graded = 0
         for done, (folder, record) in enumerate(_run(found, common, records, grading.jobs, scratch), start=1):
             if record.digest != getattr(records.get(folder), "digest", None):
+                graded += 1
                 records[folder] = record
                 replace_file(_record_path(records_folder, folder), record.to_bytes(), within=grading.reports)
             progress(done, len(found), folder.name)
-    return flag_similar([records[folder] for folder in found]), notes
+    labeled = [records[folder] for folder in found]
+    return [*flag_similar(labeled), *_records_of_others(folders, found, grading.reports)], graded
+
+
+def _records_of_others(folders: Sequence[Path], found: Sequence[Path], reports: Path) -> Iterator[Record]:
+    """A record for each folder that holds no submission."""
+    for given in folders:
+        for path, reason in list_others(given, found):
+            if path.absolute() != reports.absolute():
+                yield Record(str(path), _label(path, folders), "", "", (), problem=f"it {reason}")
+
+
+def _label(folder: Path, folders: Sequence[Path]) -> str:
+    """What a submission without an ID is called: its place below the folder that was given."""
+    folder = folder.absolute()
+    given = next((one.absolute() for one in folders if one.absolute() in folder.parents), folder.parent)
+    return folder.relative_to(given).as_posix()
 
 
 @contextlib.contextmanager
@@ -114,6 +132,7 @@ class _Job:
     """A submission that is being graded."""
 
     folder: Path
+    label: str
     process: subprocess.Popen[bytes]
     scratch: Path
     begun: float
@@ -143,7 +162,8 @@ def _run(
 def _start(folder: Path, common: dict[str, Any], earlier: Record | None, scratch: Path) -> _Job:
     own = Path(tempfile.mkdtemp(dir=scratch))
     digest = None if earlier is None else earlier.digest
-    job = {**common, "folder": str(folder.absolute()), "scratch": str(own), "known": digest}
+    label = common["labels"][str(folder)]
+    job = {**common, "label": label, "folder": str(folder.absolute()), "scratch": str(own), "known": digest}
     (own / "job.json").write_text(json.dumps(job), encoding="utf-8")
     argv = [sys.executable, "-m", "anaphor.course.grading.worker", str(own / "job.json"), str(own / "record.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -152,7 +172,7 @@ def _start(folder: Path, common: dict[str, Any], earlier: Record | None, scratch
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
             start_new_session=True, cwd=own,
         )  # fmt: skip
-    return _Job(folder, process, own, time.monotonic())
+    return _Job(folder, label, process, own, time.monotonic())
 
 
 def _is_late(job: _Job) -> bool:
@@ -170,6 +190,6 @@ def _finish(job: _Job) -> Record:
         lines = (job.scratch / "errors.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
         reason = lines[-1][:300] if lines else f"exit code {code}"
         problem = f"grading it failed: {reason}"
-        record = Record(str(job.folder), job.folder.name, "", "", (), ("grading-failed",), (), problem=problem)
+        record = Record(str(job.folder), job.label, "", "", (), ("grading-failed",), (), problem=problem)
     shutil.rmtree(job.scratch, ignore_errors=True)
     return replace(record, folder=str(job.folder))

@@ -20,9 +20,11 @@ from anaphor.course.grading.fingerprint import fingerprints
 from anaphor.course.grading.limits import limit
 from anaphor.course.grading.messages import Channel, Closed
 from anaphor.course.implementation import Call, Form, LocalImplementation, clone, give_inputs, vary_cases
+from anaphor.course.placeholder import find_placeholder
 from anaphor.course.reference import Case, Reference
-from anaphor.course.student import StudentError, load_subject
+from anaphor.course.student import NotWritten, StudentError, load_subject
 from anaphor.errors import AnaphorError
+from anaphor.imported_files import ImportFailed
 from anaphor.registry import import_object
 
 MAX_FILES = 256
@@ -46,7 +48,9 @@ class Sandboxed:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request."""
         actions: dict[str, Callable[..., dict[str, Any]]] = {
+            "write": self.write,
             "fingerprint": self.fingerprint,
+            "placeholder": self.placeholder,
             "load": self.load,
             "build": self.build,
             "set_weights": self.set_weights,
@@ -58,8 +62,20 @@ class Sandboxed:
         do = request.pop("do")
         return actions[do](**request)
 
+    def write(self, files: dict[str, tuple[str, bool]]) -> dict[str, Any]:
+        """Change files of the copy: parts of the solution, for what is built on them."""
+        for name, (text, is_added) in files.items():
+            path = Path(name)
+            before = path.read_bytes() + b"\n\n" if is_added and path.is_file() else b""
+            path.write_bytes(before + text.encode())
+        return {}
+
     def fingerprint(self, file: str) -> dict[str, Any]:
         return {"found": fingerprints(Path(file).read_bytes())}
+
+    def placeholder(self, file: str, name: str) -> dict[str, Any]:
+        found = find_placeholder(Path(file), name)
+        return {"found": None if found is None else str(NotWritten(found))}
 
     def load(self, target: str, place: str) -> dict[str, Any]:
         subject = load_subject(target)
@@ -171,7 +187,9 @@ def serve(channel: Channel) -> None:
         try:
             answer = work.answer(request)
         except StudentError as error:
-            answer = {"student_error": error.text, "where": error.where}
+            answer = {"student_error": error.text, "where": error.where, "name": error.name}
+        except ImportFailed as error:
+            answer = {"error": str(error), "file": error.file}
         except AnaphorError as error:
             answer = {"error": str(error)}
         except Exception as error:  # noqa: BLE001 (a student's values may make any of our lines raise)

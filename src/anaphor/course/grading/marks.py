@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +15,21 @@ from typing import Any
 
 import yaml
 
-from anaphor.course.catalog import find_reference
-from anaphor.course.check import CheckReport, check_implementation
+from anaphor.course.check_folder import IMAGES
+from anaphor.course.grading.code import CodeGrader, describe_rubric
 from anaphor.course.grading.record import TO_READ, Mark
-from anaphor.course.grading.remote import Remote, RemoteError, RemoteImplementation, SandboxEnded
 from anaphor.course.grading.rescore import rescore
 from anaphor.course.grading.sandbox import Sandbox
-from anaphor.course.sheet import CodeCheck, Exercise, ExpectedRun
+from anaphor.course.numbers.values import plain_fraction
+from anaphor.course.sheet import Exercise, ExpectedRun
 from anaphor.course.student_data import student_files
-from anaphor.course.student_numbers import mark
+from anaphor.course.student_numbers import mark, student_numbers
 from anaphor.course.student_text import fill, student_values
 from anaphor.course.submission import Submission, read_answers, read_numbers
 from anaphor.errors import AnaphorError, count_noun
 
 MAX_FIGURE = 2_000_000
 """Bytes of an image that a report shows."""
-IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 FORGED = 0.01
 """Relative difference of a number in `result.json` from what the weights give, from which on it is flagged: other
 machines and versions of torch change later digits."""
@@ -50,9 +48,12 @@ class Grader:
     scratch: Path
     seconds: float
     """That a call of a student's code may take."""
-    remote: Remote | None = None
-    code: dict[str, str] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+    """Why files cannot be read."""
+
+    def __post_init__(self) -> None:
+        self.code = CodeGrader(self.submission, self.sandbox, self.references, self.scratch, self.seconds)
 
     def marks(self) -> list[Mark]:
         """A row for every exercise."""
@@ -60,18 +61,28 @@ class Grader:
         try:
             return [self._mark(exercise, runs) for exercise in self.submission.sheet.exercises]
         finally:
-            if self.remote is not None:
-                self.remote.close()
+            self.code.close()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the teacher should see before anything else, a line each."""
+        return (*dict.fromkeys(self.unreadable), *self.code.warnings)
 
     def _mark(self, exercise: Exercise, runs: Mapping[str, Mapping[str, Any]]) -> Mark:
-        makers = {"number": self._numbers, "answer": self._answer, "figure": self._figure, "code": self._code}
+        makers = {"number": self._numbers, "answer": self._answer, "figure": self._figure, "code": self.code.mark}
         try:
             return self._runs(exercise, runs) if exercise.kind == "run" else makers[exercise.kind](exercise)
         except AnaphorError as error:
-            return Mark(exercise.id, exercise.points, 0.0, str(error)[:500])
+            text = str(error).replace(f"{self.submission.folder}/", "")
+            return Mark(exercise.id, exercise.points, 0.0, text[:500])
 
     def _numbers(self, exercise: Exercise) -> Mark:
-        found = read_numbers(self.submission)[exercise.id]
+        try:
+            found = read_numbers(self.submission)[exercise.id]
+        except (AnaphorError, OSError, UnicodeDecodeError) as error:
+            reason = str(error).replace(f"{self.submission.folder}/", "")
+            self.unreadable.append(reason)
+            return Mark(exercise.id, exercise.points, None, f"{TO_READ}: {reason}", ("unreadable",))
         written = yaml.safe_dump(found, allow_unicode=True, sort_keys=False)[:2000] if found else ""
         try:
             marks = mark(exercise.id, self.submission.student, found)
@@ -82,13 +93,19 @@ class Grader:
         wrong = [f"{one.name}: {one.comment}" for one in marks if not one.is_right]
         points = exercise.points * right / max(len(marks), 1)
         comment = f"{right} of {count_noun(len(marks), 'number')} right" + (f"; {'; '.join(wrong)}" if wrong else "")
-        return Mark(exercise.id, exercise.points, round(points, 2), comment[:500], (), written)
+        results = student_numbers(exercise.id, self.submission.student).expected
+        expected = {one.name: plain_fraction(results[one.name]) for one in marks if not one.is_right}
+        return Mark(
+            exercise.id, exercise.points, round(points, 2), comment[:500],
+            ("misread-number",) if any(one.is_misread for one in marks) else (), written,
+            expected="\n".join(f"{name}: {value}" for name, value in expected.items()),
+        )  # fmt: skip
 
     def _answer(self, exercise: Exercise) -> Mark:
         text = read_answers(self.submission)[exercise.id]
         if not text:
             return Mark(exercise.id, exercise.points, 0.0, "empty")
-        return Mark(exercise.id, exercise.points, None, f"{TO_READ}: {_rubric(exercise)}", (), text[:20_000])
+        return Mark(exercise.id, exercise.points, None, f"{TO_READ}: {describe_rubric(exercise)}", (), text[:20_000])
 
     def _figure(self, exercise: Exercise) -> Mark:
         path = self.submission.folder / exercise.file
@@ -98,68 +115,13 @@ class Grader:
         kind = next((kind for start, kind in IMAGES.items() if content.startswith(start)), None)
         if kind is None or len(content) > MAX_FIGURE:
             reason = "not an image that a report can show" if kind is None else f"{len(content):,} bytes"
-            comment = f"{TO_READ} in the folder ({exercise.file} is {reason}): {_rubric(exercise)}"
+            comment = f"{TO_READ} in the folder ({exercise.file} is {reason}): {describe_rubric(exercise)}"
             return Mark(exercise.id, exercise.points, None, comment)
         shown = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-        return Mark(exercise.id, exercise.points, None, f"{TO_READ}: {_rubric(exercise)}", (), "", shown)
-
-    def _code(self, exercise: Exercise) -> Mark:
-        path = self.submission.folder / exercise.file
-        if not path.is_file():
-            return Mark(exercise.id, exercise.points, 0.0, f"no file {exercise.file}")
-        comments, flags, right, unknown = list[str](), list[str](), 0, 0
-        for check in exercise.checks:
-            if check.reference not in self.references:
-                unknown += 1
-                comments.append(f"{TO_READ}: {check.name} has no reference to be compared with")
-                continue
-            try:
-                report = self._check(exercise, check)
-            except SandboxEnded as error:
-                comments.append(f"{check.name}: {error.text}")
-                flags.append(error.name)
-            except (RemoteError, AnaphorError) as error:
-                comments.append(f"{check.name}: {str(error).replace(f'{self._folder}/', '')}")
-            else:
-                right += report.passed
-                comments.append(_describe_report(check.name, report))
-        count = max(len(exercise.checks), 1)
-        points = None if unknown == count else round(exercise.points * right / count, 2)
-        comment = "; ".join(comments)[:1000]
-        if points is not None and right < count and exercise.rubric:
-            comment += f" (rubric: {_rubric(exercise)})"
-        return Mark(exercise.id, exercise.points, points, comment, tuple(dict.fromkeys(flags)))
-
-    def _check(self, exercise: Exercise, check: CodeCheck) -> CheckReport:
-        """Compare a class or function. A process that has ended is replaced by a new one."""
-        if self.remote is None or self.remote.process.poll() is not None:
-            if self.remote is not None:
-                self.remote.close()
-            self.remote = Remote(self.sandbox, self.submission.folder, self.scratch, self.seconds)
-        remote = self.remote
-        file = f"{remote.folder}/{exercise.file}"
-        found = remote.request("fingerprint", file=file).get("found")
-        own = found.get(check.name) if isinstance(found, dict) else None
-        if isinstance(own, str):
-            self.code[f"{exercise.id}::{check.name}"] = own[:32]
-        known = self.references[check.reference]
-        reference = find_reference(check.reference)
-        try:
-            remote.request("load", target=f"{file}::{check.name}", place=known["place"])
-            implementation = RemoteImplementation(reference, remote, check.name, sends_inputs=known["sends_inputs"])
-            return check_implementation(reference, implementation, seed=secrets.randbits(62))
-        except (SandboxEnded, AnaphorError, RemoteError):
-            raise
-        except Exception as error:  # noqa: BLE001 (values that no honest code returns)
-            remote.end()
-            raise SandboxEnded("unreadable", f"what it returns cannot be compared ({type(error).__name__})") from None
-
-    @property
-    def _folder(self) -> str:
-        return self.submission.folder.name if self.remote is None else self.remote.folder
+        return Mark(exercise.id, exercise.points, None, f"{TO_READ}: {describe_rubric(exercise)}", (), "", shown)
 
     def _runs(self, exercise: Exercise, found: Mapping[str, Mapping[str, Any]]) -> Mark:
-        comments, flags, right = list[str](), list[str](), 0
+        comments, doubts, flags, right = list[str](), list[str](), list[str](), 0
         for run in exercise.runs:
             answer = found.get(run.folder)
             if answer is None:
@@ -171,11 +133,16 @@ class Grader:
             comments.append(f"{run.folder}: {comment}")
             flags += own_flags
             right += is_right
+            forged = find_forged(answer)
+            if forged:
+                doubts.append(f"{run.folder}: {forged}")
+                flags.append("forged-result")
         points: float | None = round(exercise.points * right / max(len(exercise.runs), 1), 2)
-        comment = "; ".join(comments)[:1500]
+        feedback = "; ".join(comments)[:1500]
+        comment = "; ".join([feedback, *doubts])
         if "own-code" in flags:
             points, comment = None, f"{TO_READ}: {comment}"
-        return Mark(exercise.id, exercise.points, points, comment, tuple(dict.fromkeys(flags)))
+        return Mark(exercise.id, exercise.points, points, comment, tuple(dict.fromkeys(flags)), feedback=feedback)
 
 
 def rescore_submission(
@@ -222,12 +189,6 @@ def judge_run(run: ExpectedRun, answer: Mapping[str, Any]) -> tuple[str, list[st
     if run.at_least is not None and value < run.at_least * (1 - ROUNDING):
         parts.append(f"at least {run.at_least:g} was asked for")
         is_right = False
-    for name, claimed in answer.get("claimed", {}).items():
-        actual = answer["metrics"].get(name)
-        if actual is not None and not math.isclose(claimed, actual, rel_tol=FORGED, abs_tol=1e-4):
-            parts.append(f"result.json says {name} {claimed:.4g}, the weights give {actual:.4g}")
-            flags.append("forged-result")
-            break
     changed = answer.get("changed", [])
     if any(not name.startswith("data of") for name in changed):
         parts.append(f"not made from the data of the sheet: {', '.join(changed)}")
@@ -238,19 +199,22 @@ def judge_run(run: ExpectedRun, answer: Mapping[str, Any]) -> tuple[str, list[st
         flags.append("other-data")
         is_right = False
     for is_decisive, name, found, wanted in answer.get("differences", []):
-        parts.append(f"{name} is {found}, the sheet has {wanted}")
+        parts.append(f"trained with {name} {_plain(found)}, the sheet asks for {_plain(wanted)}")
         if is_decisive:
             flags.append("other-settings")
             is_right = False
     return "; ".join(parts), flags, is_right
 
 
-def _rubric(exercise: Exercise) -> str:
-    return "; ".join(f"{one.points:g} for {one.text}" for one in exercise.rubric) or f"{exercise.points:g} points"
+def find_forged(answer: Mapping[str, Any]) -> str:
+    """How `result.json` differs from what the weights give; empty if it does not."""
+    for name, claimed in answer.get("claimed", {}).items():
+        actual = answer["metrics"].get(name)
+        if actual is not None and not math.isclose(claimed, actual, rel_tol=FORGED, abs_tol=1e-4):
+            return f"result.json says {name} {claimed:.4g}, the weights give {actual:.4g}"
+    return ""
 
 
-def _describe_report(name: str, report: CheckReport) -> str:
-    if report.passed:
-        return f"{name} passed"
-    found = [f"{one.name}{f' ({one.where})' if one.where else ''}: {one.text}" for one in report.mistakes]
-    return f"{name} did not pass: {'; '.join(found)}"
+def _plain(value: str) -> str:
+    """A setting as a command has it: 6, not 6.0."""
+    return value.removesuffix(".0")

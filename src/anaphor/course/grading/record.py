@@ -30,6 +30,19 @@ class Mark:
     """An answer in words, or numbers, as the student wrote them."""
     figure: str = ""
     """An image, as a `data:` address."""
+    feedback: str | None = None
+    """The comment for the student; that for the teacher where it is None."""
+    code: str = ""
+    """The student's code, where it is not right."""
+    expected: str = ""
+    """The right values of numbers that are wrong."""
+
+    @property
+    def for_student(self) -> str:
+        """The comment that the student may read; empty as long as a person has to read the exercise."""
+        if self.points is None:
+            return ""
+        return self.comment if self.feedback is None else self.feedback
 
 
 @dataclass(frozen=True)
@@ -45,13 +58,20 @@ class Record:
     flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out or cannot be read, a line each."""
+    warnings: tuple[str, ...] = ()
+    """What the teacher should see before anything else, a line each: a file that cannot be imported."""
     code: Mapping[str, str] = field(default_factory=dict)
     """Digests of the classes and functions of the exercises, by "exercise::name"."""
     weights: Mapping[str, str] = field(default_factory=dict)
     """Digests of the weights of runs, by "exercise::folder"."""
     problem: str = ""
-    """Why it cannot be graded; empty where it is."""
+    """Why it cannot be graded, without its folder; empty where it is."""
     seconds: float = 0.0
+
+    @property
+    def problem_line(self) -> str:
+        """Why it cannot be graded, with its folder."""
+        return f"{self.folder}: {self.problem}"
 
     @property
     def points(self) -> float:
@@ -72,7 +92,7 @@ class Record:
             if values.pop("format") != FORMAT:
                 raise DataError(f"{path} is of another version")
             marks = tuple(Mark(**{**one, "flags": tuple(one["flags"])}) for one in values.pop("marks"))
-            lists: dict[str, Any] = {name: tuple(values.pop(name)) for name in ("flags", "notes")}
+            lists: dict[str, Any] = {name: tuple(values.pop(name)) for name in ("flags", "notes", "warnings")}
             return cls(marks=marks, **lists, **values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{path} is no record of a graded submission") from None

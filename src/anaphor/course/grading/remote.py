@@ -21,9 +21,10 @@ from anaphor.course.grading.messages import Channel, Closed, Described
 from anaphor.course.grading.sandbox import COPY, MEMORY, SUBMISSION, Sandbox
 from anaphor.course.implementation import Built, Call
 from anaphor.course.reference import Outputs, Reference, Sizes, Weights
-from anaphor.course.student import StudentError
+from anaphor.course.student import NotWritten, StudentError
 from anaphor.course.weights import Weight
 from anaphor.errors import ConfigError
+from anaphor.imported_files import ImportFailed
 
 OWNERS: Mapping[str, type[nn.Module]] = {
     "Linear": nn.Linear, "Embedding": nn.Embedding, "LayerNorm": nn.LayerNorm, "Module": nn.Module,
@@ -46,8 +47,9 @@ class SandboxEnded(Exception):
 class RemoteError(StudentError):
     """What the student's own raised in the sandbox."""
 
-    def __init__(self, where: str, text: str) -> None:
+    def __init__(self, where: str, text: str, *, is_written: bool = True) -> None:
         self.where, self.text = where[:200], text[:1000]
+        self.name = StudentError.name if is_written else NotWritten.name
         Exception.__init__(self, f"{self.where}: {self.text}")
 
 
@@ -86,7 +88,10 @@ class Remote:
             raise self._describe_end(error) from None
         self.is_ready = True
         if "student_error" in answer:
-            raise RemoteError(str(answer.get("where", "")), str(answer["student_error"]))
+            is_written = answer.get("name") != NotWritten.name
+            raise RemoteError(str(answer.get("where", "")), str(answer["student_error"]), is_written=is_written)
+        if "file" in answer:
+            raise ImportFailed(str(answer.get("error"))[:1000], str(answer["file"])[:200])
         if "error" in answer:
             raise ConfigError(str(answer["error"])[:1000])
         return answer

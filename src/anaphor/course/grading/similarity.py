@@ -1,4 +1,4 @@
-"""Which submissions are alike: the same weights, or the same code up to names."""
+"""Which submissions are alike: the same weights, the same code up to names, the same answers or figures."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from typing import Literal
 from anaphor.course.grading.fingerprint import fingerprints
 from anaphor.course.grading.record import Mark, Record
 from anaphor.course.sheet import read_sheet
+from anaphor.course.student_text import fill, student_values
 
 MAX_NAMED = 5
 """Students that a comment names."""
+MIN_ANSWER = 40
+"""Characters of an answer from which on it is compared: short ones are written alike by many."""
 
 
 def flag_similar(records: Sequence[Record]) -> list[Record]:
     """The records with a flag and a comment where an exercise is as somebody else's. Points stay as they are."""
-    code, weights = _owners(records, "code"), _owners(records, "weights")
+    code, weights, texts = _owners(records, "code"), _owners(records, "weights"), _texts(records)
     given = {sheet: _given_digests(sheet) for sheet in {record.sheet for record in records if record.sheet}}
     twice = _twice(records)
     flagged = []
     for record in records:
-        marks = [_flag(mark, record, code, weights, given) for mark in record.marks]
+        marks = [
+            _flag(mark, [*_notes(mark, record, code, weights, given[record.sheet]), *_text_notes(mark, record, texts)])
+            for mark in record.marks
+        ]
         flags = (*record.flags, *(["same-student"] if (record.student, record.sheet) in twice else []))
         flagged.append(replace(record, marks=tuple(marks), flags=flags))
     return flagged
@@ -61,14 +67,49 @@ def _given_digests(sheet: str) -> dict[str, set[str]]:
     }  # fmt: skip
 
 
-def _flag(
-    mark: Mark, record: Record, code: Owners, weights: Owners, given: Mapping[str, Mapping[str, set[str]]]
-) -> Mark:
-    notes = [*_notes(mark, record, code, weights, given[record.sheet])]
+def _flag(mark: Mark, notes: Sequence[tuple[str, str]]) -> Mark:
+    """The row with flags and a longer comment. The student's stays as it is: it names nobody else."""
     if not notes:
         return mark
     flags = (*mark.flags, *dict.fromkeys(flag for flag, _ in notes))
-    return replace(mark, flags=flags, comment="; ".join([mark.comment, *(text for _, text in notes)]))
+    comment = "; ".join([mark.comment, *(text for _, text in notes)])
+    return replace(mark, flags=flags, comment=comment, feedback=mark.for_student)
+
+
+def _texts(records: Sequence[Record]) -> Owners:
+    """Students by sheet, exercise and what they wrote or drew."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        for mark in record.marks:
+            for key in _text_keys(mark, record):
+                students = found.setdefault((record.sheet, mark.exercise, key), [])
+                if record.student not in students:
+                    students.append(record.student)
+    return found
+
+
+def _text_keys(mark: Mark, record: Record) -> list[str]:
+    """An answer in words without its spacing, and a figure byte by byte; not numbers, which are a student's own."""
+    is_answer = mark.handed_in and read_sheet(record.sheet).find(mark.exercise).kind == "answer"
+    text = _plain(mark.handed_in) if is_answer else ""
+    return [one for one in (text if len(text) >= MIN_ANSWER else "", mark.figure) if one]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _text_notes(mark: Mark, record: Record, texts: Owners) -> Iterator[tuple[str, str]]:
+    for key in _text_keys(mark, record):
+        others = [one for one in texts[record.sheet, mark.exercise, key] if one != record.student]
+        kind = "figure" if key == mark.figure else "answer"
+        if others:
+            yield f"same-{kind}", f"the {kind} is the same as that of {_name(others)}"
+        if kind == "answer":
+            exercise = read_sheet(record.sheet).find(mark.exercise)
+            solution = fill(exercise.solution, student_values(exercise, record.student)) if exercise.solution else ""
+            if _plain(solution) == key:
+                yield "same-as-solution", "the answer is the solution word by word"
 
 
 def _notes(

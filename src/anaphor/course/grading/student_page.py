@@ -1,4 +1,4 @@
-"""The report of a graded submission: one HTML file without scripts, which needs no network.
+"""The reports of a graded submission, for the teacher and for the student: HTML files without scripts or network.
 
 What a student wrote is text in it, never HTML.
 """
@@ -27,7 +27,20 @@ img { max-width: 100%; border: 1px solid #ddd; }
 
 
 def student_page(record: Record) -> str:
-    """The page as text."""
+    """The page for the teacher, with all that a person has to read, flags, rubrics and expected results."""
+    details = "".join(_details(mark, read_sheet(record.sheet).find(mark.exercise)) for mark in record.marks)
+    return _page(record, f"{_summary(record)}\n{_table(record)}\n{details}")
+
+
+def feedback_page(record: Record) -> str:
+    """The page for the student: points and comments of this student alone, without flags and rubrics."""
+    sheet = read_sheet(record.sheet)
+    waiting = f"; {record.to_read} of {len(record.marks)} exercises are not graded yet" if record.to_read else ""
+    points = f"{show_points(record.points)} of {show_points(sheet.points)} points{waiting}."
+    return _page(record, f"<p>{escape(sheet.title)}. {points}</p>\n{_student_table(record)}")
+
+
+def _page(record: Record, content: str) -> str:
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     title = escape(f"Sheet {record.sheet}: {record.student}")
@@ -39,9 +52,7 @@ def student_page(record: Record) -> str:
 <title>{title}</title>
 <style>{STYLE}</style>
 <h1>{title}</h1>
-{_summary(record)}
-{_table(record)}
-{"".join(_details(mark, read_sheet(record.sheet).find(mark.exercise)) for mark in record.marks)}
+{content}
 </html>
 """
 
@@ -76,16 +87,34 @@ def _table(record: Record) -> str:
     return f"<table>\n{head}\n" + "\n".join(rows) + "\n</table>"
 
 
+def _student_table(record: Record) -> str:
+    rows = []
+    for mark in record.marks:
+        exercise = read_sheet(record.sheet).find(mark.exercise)
+        points = "not graded yet" if mark.points is None else show_points(mark.points)
+        rows.append(
+            f"<tr><td>{escape(mark.exercise)} {escape(exercise.title)}{' (bonus)' if exercise.bonus else ''}</td>"
+            f'<td class="points">{points} / {show_points(mark.max_points)}</td>'
+            f"<td>{escape(mark.for_student)}</td></tr>"
+        )
+    head = '<tr><th>exercise</th><th class="points">points</th><th>comment</th></tr>'
+    return f"<table>\n{head}\n" + "\n".join(rows) + "\n</table>"
+
+
 def _details(mark: Mark, exercise: Exercise) -> str:
-    """What a person has to read, with its rubric."""
-    if not (mark.handed_in or mark.figure):
+    """What a person has to read, with its rubric; wrong numbers beside the right ones; code that is not right."""
+    if not (mark.handed_in or mark.figure or mark.code):
         return ""
     parts = [f"\n<h2>{escape(mark.exercise)} {escape(exercise.title)}</h2>"]
     if mark.handed_in:
         parts.append(f"<pre>{escape(mark.handed_in)}</pre>")
+    if mark.expected:
+        parts.append(f"<p>Expected:</p><pre>{escape(mark.expected)}</pre>")
+    if mark.code:
+        parts.append(f"<pre>{escape(mark.code)}</pre>")
     if mark.figure:
         parts.append(f'<p><img alt="figure of {escape(mark.exercise)}" src="{escape(mark.figure)}"></p>')
-    if mark.points is None and exercise.rubric:
+    if (mark.points is None or mark.code) and exercise.rubric:
         rows = "".join(
             f"<tr><td class='points'>{one.points:g}</td><td>{escape(one.text)}</td></tr>" for one in exercise.rubric
         )

@@ -13,7 +13,7 @@ from anaphor.course.grading.collect import Snapshot, take_snapshot
 from anaphor.course.grading.limits import limit
 from anaphor.course.grading.record import Record
 from anaphor.course.grading.sandbox import Sandbox
-from anaphor.course.submission import MANIFEST, read_submission
+from anaphor.course.submission import MANIFEST, read_student, read_submission
 from anaphor.errors import AnaphorError
 
 MEMORY = 4 << 30
@@ -30,13 +30,14 @@ def grade_submission(job: dict[str, Any]) -> Record:
     digest = f"{snapshot.digest[:32]}-{job['digest']}"
     if job["known"] == digest:
         return Record(str(folder), "", "", digest, ())
-    record = Record(str(folder), folder.name, "", digest, (), _flags(snapshot), snapshot.left_out)
+    record = Record(str(folder), job["label"], "", digest, (), _flags(snapshot), snapshot.left_out)
     try:
         if snapshot.has_links and not (snapshot.folder / MANIFEST).is_file():
-            return replace(record, problem=f"{folder} has no {MANIFEST} that is a file: links are not followed")
+            return replace(record, problem=f"it has no {MANIFEST} that is a file: links are not followed")
         submission = read_submission(snapshot.folder)
     except AnaphorError as error:
-        return replace(record, problem=str(error).replace(str(snapshot.folder), str(folder)))
+        problem = str(error).replace(f"{snapshot.folder}/", "").replace(str(snapshot.folder), "it")
+        return replace(record, student=read_student(snapshot.folder) or record.student, problem=problem)
     flags = list(record.flags)
     if submission.version != submission.sheet.version:
         flags.append("other-version")
@@ -47,8 +48,9 @@ def grade_submission(job: dict[str, Any]) -> Record:
     grader = Grader(submission, sandbox, job["references"], scratch, job["seconds"])
     marks = tuple(grader.marks())
     return replace(
-        record, student=submission.student or folder.name, sheet=submission.sheet.number, marks=marks,
-        flags=tuple(flags), code=grader.code, weights=grader.weights, seconds=round(time.monotonic() - start, 2),
+        record, student=submission.student or job["label"], sheet=submission.sheet.number, marks=marks,
+        flags=tuple(flags), warnings=grader.warnings, code=grader.code.digests, weights=grader.weights,
+        seconds=round(time.monotonic() - start, 2),
     )  # fmt: skip
 
 
