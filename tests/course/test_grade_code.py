@@ -97,11 +97,11 @@ def test_a_mistake_in_one_head_costs_once_and_only_the_points_of_its_line(graded
 def test_a_syntax_error_costs_the_exercises_of_its_file_and_is_told_with_file_and_line(graded):
     assert points(graded, "bracket") == {**FULL, "002.2a": 0, "002.2b": 0}
     row = graded[0]["bracket", "002.2a"]
-    assert "check attention.py: syntax error in line 16" in row["comment"]
+    assert "check attention.py: syntax error in line 15" in row["comment"]
     assert "broken-file" in row["flags"]
     told = [line for line in graded[1] if "bracket" in line]
     assert len(told) == 1
-    assert "attention.py: syntax error in line 16" in told[0]
+    assert "attention.py: syntax error in line 15" in told[0]
     assert told[0].endswith("no points for 002.2a, 002.2b")
 
 

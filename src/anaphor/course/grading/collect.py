@@ -56,7 +56,7 @@ def find_submissions(folders: list[Path]) -> tuple[list[Path], list[str]]:
                 f"(`anaphor handout` writes {MANIFEST} into every handout){_mention_archives(given)}"
             )
         found |= dict.fromkeys(here)
-        notes += [f"{path} {reason}" for path, reason in list_others(given, here)]
+        notes += [f"{path} is not graded: {reason}" for path, reason in list_others(given, here)]
     return list(found), notes
 
 
@@ -68,13 +68,10 @@ def list_others(given: Path, submissions: Sequence[Path]) -> Iterator[tuple[Path
         if not any(one == path or path in one.parents for one in submissions):
             deep = next(_search(path, 2 * SEARCH_DEPTH), None)
             if deep is None:
-                yield path, f"has no {MANIFEST}: it is not graded{_mention_archives(path)}"
+                yield path, f"it has no {MANIFEST}{_mention_archives(path)}"
             else:
                 levels = len(deep.relative_to(given).parts)
-                yield (
-                    path,
-                    f"is not graded: its {MANIFEST} lies {levels} folders deep, and at most {SEARCH_DEPTH} are read",
-                )
+                yield path, f"its {MANIFEST} lies {levels} folders deep, and at most {SEARCH_DEPTH} are read"
 
 
 def _mention_archives(folder: Path) -> str:

@@ -85,7 +85,7 @@ def _records_of_others(folders: Sequence[Path], found: Sequence[Path], reports: 
     for given in folders:
         for path, reason in list_others(given, found):
             if path.absolute() != reports.absolute():
-                yield Record(str(path), _label(path, folders), "", "", (), problem=f"it {reason}")
+                yield Record(str(path), _label(path, folders), "", "", (), problem=reason)
 
 
 def _label(folder: Path, folders: Sequence[Path]) -> str:
