@@ -115,9 +115,13 @@ class Flag:
         return self.metavar if self.positional else f"--{self.name} {self.metavar}"
 
 
-@cache
-def flags_of(kind: type) -> Mapping[str, Flag]:
+def flags_of(kind: Any) -> Mapping[str, Flag]:
     """The flags of a spec by field."""
+    return _read_flags_of(kind)
+
+
+@cache
+def _read_flags_of(kind: Any) -> Mapping[str, Flag]:
     hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Flag] = {}
     for field in dataclasses.fields(kind):
@@ -223,7 +227,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-def _normalize(flags: dict[str, Flag], argv: Sequence[str]) -> list[str]:
+def _normalize(flags: Mapping[str, Flag], argv: Sequence[str]) -> list[str]:
     """Returns the arguments as argparse reads them, names with hyphens. Refuses what it would accept and we do not."""
     by_spelling = {spelling: flag for flag in flags.values() for spelling in flag.spellings}
     normalized, given = list[str](), set[str]()
@@ -279,7 +283,7 @@ def _guess_names(name: str, names: Sequence[str]) -> list[str]:
     return near or [one for one in names if name in one.split("-")][:MAX_GUESSES]
 
 
-def _explain_unexpected(flags: dict[str, Flag], argv: Sequence[str], unexpected: str) -> str:
+def _explain_unexpected(flags: Mapping[str, Flag], argv: Sequence[str], unexpected: str) -> str:
     """Returns what to say of an argument too many: its flag, or how many values the flag before it takes."""
     argv = before_end(argv)
     if unexpected not in argv:
