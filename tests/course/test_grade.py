@@ -11,6 +11,7 @@ import torch
 
 from anaphor.cli.main import main
 from anaphor.course.catalog import CATALOG, find_reference
+from anaphor.course.grade_verb import write_reports
 from anaphor.course.grading.collect import find_submissions
 from anaphor.course.grading.drivers import Slices
 from anaphor.course.grading.fingerprint import fingerprints
@@ -88,6 +89,18 @@ def test_of_two_submissions_the_last_has_the_row(sheet):
     first, second = record("ada", Mark("002.2a", 4, 1, "first")), record("ada", Mark("002.2a", 4, 2, "second"))
     (row,) = read_csv(write_table([first, second], "moodle"))[1:]
     assert row[1:3] == ["2", "second"]
+
+
+def test_reports_for_students_lie_apart_and_of_two_submissions_the_last_is_theirs(sheet, tmp_path):
+    first, second = (Record(f"all/{name}", "ada", "002", name, (Mark("002.2a", 4, 1, name),)) for name in "ab")
+    (line,) = write_reports([first, second, record("bob"), broken()], tmp_path, "gradescope")
+    assert line.startswith("ada has 2 submissions of sheet 002")
+    assert line.endswith("the last counts, all/b")
+    teacher = {path.name for path in tmp_path.glob("*.html")}
+    assert teacher == {"ada-002.html", "ada-002-2.html", "bob-002.html"}
+    own = {path.name for path in (tmp_path / "for-students").iterdir()}
+    assert own == {"ada-002.html", "bob-002.html", "ada-002-results.json", "bob-002-results.json"}
+    assert json.loads((tmp_path / "for-students" / "ada-002-results.json").read_text())["tests"][0]["output"] == "b"
 
 
 def broken(student="otto"):
