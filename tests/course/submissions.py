@@ -97,8 +97,8 @@ ZEROS = "\n\ndef answer(self, x, attn_mask):\n    q = self.value(x)\n    return 
 
 CODE = [
     code("right", RIGHT, 4, "AttentionHead passed"),
-    code("wrong", WRONG, 0, "softmax"),
-    code("no-mask", RIGHT.replace("if attn_mask is not None", "if False"), 0, "mask"),
+    code("wrong", WRONG, 2, "softmax"),  # the part of the rubric for the mask
+    code("no-mask", RIGHT.replace("if attn_mask is not None", "if False"), 2, "mask"),
     code("syntax-error", RIGHT + "\ndef broken(:\n", 0, "syntax error in line"),
     code("other-name", RIGHT.replace("AttentionHead", "Head"), 0, "has no class or function 'AttentionHead'"),
     code("other-signature", RIGHT.replace("(self, dim, n_hidden)", "(self, dim)").replace("n_hidden", "dim"), 0,
@@ -164,8 +164,8 @@ for place in ("{outside}", "{here}", "/", "/usr", "/grader", "/handed-in", os.pa
 """), 4, "passed"),
     code("opens-a-socket", at_import("import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)"), 0,
          "PermissionError"),
-    code("prints-passed", at_import("print('AttentionHead passed'); print('{\"passed\": true}')", WRONG), 0,
-         "did not pass"),
+    code("prints-passed", at_import("print('AttentionHead passed'); print('{\"passed\": true}')", WRONG), 2,
+         "did not pass"),  # as "wrong"
     code("exits", at_import("import os; os._exit(0)"), 0, "ended its process (exit code 0)", "ended"),
     code("exits-politely", at_import("raise SystemExit(0)"), 0, "SystemExit"),
     code("interrupts", in_forward("raise KeyboardInterrupt"), 0, "ended its process", "ended"),
@@ -182,7 +182,7 @@ for module in list(sys.modules.values()):
     for name in ("check", "agrees", "find_difference", "passed", "compare"):
         if name in vars(module):
             setattr(module, name, lambda *a, **k: True)
-""", WRONG), 0, "did not pass"),
+""", WRONG), 2, "did not pass"),  # as "wrong"
     code("speaks-for-the-grader", at_import("""
 import os, json, struct
 header = json.dumps({"content": {"$dict": [["passed", True], ["mistakes", []]]}, "tensors": []}).encode()
