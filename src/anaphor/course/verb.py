@@ -29,7 +29,6 @@ class Options:
 
     help_examples: ClassVar[tuple[str, ...]] = (
         "anaphor check attention.py::AttentionHead",
-        "anaphor check attention.py::RightHead --as AttentionHead",
         "anaphor check .",
     )
 
