@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from ray_nodes import start_nodes
-from studies.test_study_faults import assert_nothing_lost_or_doubled, begin, disturbed, end, numbers, write_study
+from studies.test_study_faults import (
+    assert_nothing_lost_or_doubled,
+    begin,
+    disturbed,
+    end,
+    numbers,
+    workers,
+    write_study,
+)
 
 pytest.importorskip("ray", reason="`pip install anaphor[ray]` for studies on a cluster")
 pytestmark = pytest.mark.slow
@@ -57,6 +65,22 @@ def test_a_killed_process_of_ray_takes_its_cell_along_and_both_begin_again(room,
     code, result = end(process)
     assert killed
     assert code == 0
+    assert numbers(result) == numbers(calm)
+
+
+@pytest.mark.parametrize("is_sudden", [True, False])
+def test_a_node_that_leaves_changes_no_number(room, two_nodes, is_sudden):
+    """Its cell begins again, or goes on from its checkpoint, on another node."""
+    write_study(room, widths=[4], seeds=4, steps=200)
+    _, calm = end(begin(room, room / "calm"))
+    process = begin(room, room / "wild", "--engine", "ray", "--address", two_nodes.address)
+    while len(workers(room / "wild")) < 2 and process.poll() is None:
+        pass
+    assert process.poll() is None, "the study ended before both nodes had a cell"
+    two_nodes.replace_second(is_sudden=is_sudden)
+    code, result = end(process)
+    assert code == 0
+    assert_nothing_lost_or_doubled(room, room / "wild", result, 4)
     assert numbers(result) == numbers(calm)
 
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from torture.experiment import FAULTS, describe, run_experiment, write_report
+from torture.experiment import FAULTS, describe, describe_failures, run_experiment, write_report
 
 
 def main() -> int:
@@ -19,8 +19,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="tries side by side")
     parser.add_argument("--out", type=Path, help="file for the table (Markdown)")
     options = parser.parse_args()
+    reports = []
     with tempfile.TemporaryDirectory(prefix="torture-") as place:
-        reports = []
         for report in run_experiment(
             Path(place),
             options.fault or list(FAULTS),
@@ -30,9 +30,11 @@ def main() -> int:
             jobs=options.jobs,
         ):
             reports.append(report)
-            if options.out is not None:  # after each fault: an hour that is interrupted has its first results
+            sys.stdout.write(describe(report))
+            sys.stdout.flush()
+            if options.out is not None:
                 write_report(reports, options.out)
-    sys.stdout.write(describe(reports))
+    sys.stdout.write(describe_failures(reports))
     if options.out is not None:
         sys.stdout.write(f"{options.out}\n")
     return 0 if all(report.survived == report.count for report in reports) else 1

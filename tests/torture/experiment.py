@@ -74,7 +74,7 @@ class Report:
 def run_experiment(
     place: Path, keys: Sequence[str], *, hours: float = 1.0, tries: int | None = None, seed: int = 0, jobs: int = 1
 ) -> Iterator[Report]:
-    """Try each of these faults, for its share of so many hours or so many times, one after the other."""
+    """Try each of these faults, for its share of so many hours or so many times."""
     torch.set_num_threads(1)  # children of a process whose threads have worked would wait for them for ever
     for key in keys:
         yield run_fault(place / key, key, hours, tries, seed, jobs)
@@ -133,19 +133,21 @@ def _show(report: Report, wanted: int) -> None:
         sys.stderr.write(f"\r{report.key}: {report.survived} of {report.count} survived, {wanted} wanted")
 
 
-def describe(reports: Sequence[Report]) -> str:
-    """A table for the terminal, and below it what each failure was."""
-    lines = []
-    for report in reports:
-        if report.missing is not None:
-            lines.append(f"{report.key:<18} skipped: {report.missing}")
-            continue
-        counts = f"{report.survived:>6} of {report.count:>6}  {report.seconds:6.0f} s"
-        lines.append(f"{report.key:<18} {counts}  {report.describe_ends()}")
-    for report in reports:
-        for seed, outcome in report.failures[:20]:
-            lines.append(f"\n{report.key} --seed {seed} --tries 1: {outcome.how}\n{outcome.seen}")
-    return "\n".join(lines) + "\n"
+def describe(report: Report) -> str:
+    """A line for the terminal."""
+    if report.missing is not None:
+        return f"{report.key:<18} skipped: {report.missing}\n"
+    counts = f"{report.survived:>6} of {report.count:>6}  {report.seconds:6.0f} s"
+    return f"{report.key:<18} {counts}  {report.describe_ends()}\n"
+
+
+def describe_failures(reports: Sequence[Report]) -> str:
+    """What each failure was, and what repeats it."""
+    return "".join(
+        f"\n{report.key} --seed {seed} --tries 1: {outcome.how}\n{outcome.seen}\n"
+        for report in reports
+        for seed, outcome in report.failures[:20]
+    )
 
 
 def write_report(reports: Sequence[Report], path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torture import command_lines, damages, experiment, kills, ranks, storage, studies
-from torture.experiment import FAULTS, Report, attempt_fault, describe
+from torture.experiment import FAULTS, Report, attempt_fault, describe, describe_failures
 from torture.fault import Outcome, failed
 from torture.results import faults_page
 from torture.runs import RUNS
@@ -141,7 +141,7 @@ def test_a_fault_that_cannot_be_tried_here_is_skipped_with_the_reason(monkeypatc
     monkeypatch.setattr(studies, "find_spec", lambda name: None)
     monkeypatch.setattr(studies, "missing_studies", lambda: None)
     report = experiment.run_fault(tmp_path / "ray", "ray-kills", 1.0, None, 0, 1)
-    assert describe([report]).split(maxsplit=1)[1] == "skipped: ray is not installed\n"
+    assert describe(report).split(maxsplit=1)[1] == "skipped: ray is not installed\n"
     assert "| skipped | 0 | ray is not installed |" in faults_page([report])
 
 
@@ -150,7 +150,7 @@ def test_the_table_has_counts_and_the_seed_that_repeats_a_failure():
     report.add(4, Outcome(True, "one line"))
     report.add(5, failed("litter", "step-7.tmp"))
     assert (report.count, report.survived) == (2, 1)
-    assert "disk-full --seed 5 --tries 1: litter\nstep-7.tmp" in describe([report])
+    assert "disk-full --seed 5 --tries 1: litter\nstep-7.tmp" in describe_failures([report])
     page = faults_page([report])
     assert "| disk full | " in page
     assert "| 2 | 1 | 1 one line; 1 litter |" in page
